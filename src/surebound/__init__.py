@@ -1,0 +1,3 @@
+"""surebound trains image classifiers whose robustness can be proved, and proves it."""
+
+__version__ = "0.1.0"

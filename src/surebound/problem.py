@@ -1,0 +1,185 @@
+"""What is to be proved, and what came out: boxes, properties, counterexamples and verdicts.
+
+A property lists the ways a network could go wrong. Each way is a `Region`: an input box together with linear rows over
+the outputs (and, if need be, the inputs). A counterexample is an x in the box of some region for which
+
+    on_output @ f(x) + on_input @ x + constant <= 0        (< 0 where the row is strict)
+
+holds for every row of that region. The network satisfies the property if no region has one.
+
+All numbers are float64. Boxes are rounded outward and rows to nearest, so that `Region.rounded` says whether the exact
+constants of the property may differ from the stored ones (by at most one relative rounding, 2**-53, each).
+"""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surebound.errors import PropertyError, UsageError
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Status = Literal["unsat", "sat", "unknown", "timeout"]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The inputs x with lower <= x <= upper, flattened in C order.
+
+    >>> Box(np.zeros(2), np.ones(2)).lower.shape
+    (2,)
+    """
+
+    lower: Vector  # (inputs,)
+    upper: Vector  # (inputs,)
+
+    def __post_init__(self) -> None:
+        if self.lower.ndim != 1 or self.lower.shape != self.upper.shape:
+            raise PropertyError(f"a box needs two vectors of one length, got shapes {self.lower.shape} and {self.upper.shape}")
+        if not (np.isfinite(self.lower).all() and np.isfinite(self.upper).all()):
+            raise PropertyError("a box needs finite bounds on every input")
+
+    @property
+    def empty(self) -> bool:
+        """Whether some lower bound exceeds its upper bound."""
+        return bool((self.lower > self.upper).any())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Region:
+    """One way to violate a property: a box and rows that must all hold (see the module's docstring)."""
+
+    box: Box
+    on_output: Matrix  # (rows, outputs)
+    on_input: Matrix | None = None  # (rows, inputs), None when no row mentions an input
+    constant: Vector  # (rows,)
+    strict: NDArray[np.bool_]  # (rows,)
+    rounded: bool = False
+
+    def holds(self, x: Vector, y: Vector) -> bool:
+        """Whether (x, y) violates the property here, decided in exact arithmetic over the given numbers."""
+        if not (np.isfinite(x).all() and np.isfinite(y).all()):
+            return False
+        if (x < self.box.lower).any() or (x > self.box.upper).any():
+            return False
+        return all(self._row_holds(r, x, y) for r in range(len(self.constant)))
+
+    def _row_holds(self, r: int, x: Vector, y: Vector) -> bool:
+        terms = [(c, v) for c, v in zip(self.on_output[r], y, strict=True) if c]
+        if self.on_input is not None:
+            terms += [(c, v) for c, v in zip(self.on_input[r], x, strict=True) if c]
+        products = [Fraction(float(c)) * Fraction(float(v)) for c, v in terms] + [Fraction(float(self.constant[r]))]
+        value = sum(products, Fraction(0))
+        if self.rounded:  # the exact constants lie within one rounding of the stored ones: demand it for all of them
+            value += sum((abs(p) for p in products), Fraction(0)) / 2**52
+        return value < 0 if self.strict[r] else value <= 0
+
+
+@dataclass(frozen=True, eq=False)
+class Property:
+    """All the ways to violate a property, as a disjunction of regions. Regions over one box share the Box object."""
+
+    regions: tuple[Region, ...]
+    inputs: int
+    outputs: int
+    source: str = "property"
+
+    def __post_init__(self) -> None:
+        for region in self.regions:
+            rows = len(region.constant)
+            if region.box.lower.shape != (self.inputs,) or region.on_output.shape != (rows, self.outputs):
+                raise PropertyError(
+                    f"{self.source}: a region over {region.box.lower.size} inputs and {region.on_output.shape[1]} outputs"
+                    f" in a property over {self.inputs} inputs and {self.outputs} outputs"
+                )
+
+    def check_fits(self, *, inputs: int, outputs: int) -> None:
+        """Raise PropertyError unless the property is over a network with these many inputs and outputs."""
+        if (self.inputs, self.outputs) != (inputs, outputs):
+            raise PropertyError(
+                f"{self.source} is over {self.inputs} inputs and {self.outputs} outputs,"
+                f" but the network has {inputs} inputs and {outputs} outputs"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Robustness:
+    """No other class scores at least as high as `label` within eps of x in ℓ∞, clipped to [low, high].
+
+    `eps` may be a float or a Fraction (``Fraction(2, 255)`` or the string ``"2/255"``), taken exactly.
+    """
+
+    x: Vector  # flattened on use
+    label: int
+    eps: float | str | Fraction
+    low: float = 0.0
+    high: float = 1.0
+
+    def radius(self) -> Fraction:
+        """The exact radius."""
+        try:
+            eps = Fraction(self.eps)
+        except (ValueError, ZeroDivisionError, OverflowError) as error:
+            raise UsageError(f"eps must be a number such as 0.1 or 2/255, got {self.eps!r}") from error
+        if eps < 0:
+            raise UsageError(f"eps must not be negative, got {self.eps!r}")
+        return eps
+
+    def to_property(self, outputs: int) -> Property:
+        """One region per other class, all over the same box."""
+        if not 0 <= self.label < outputs:
+            raise UsageError(f"label {self.label} is not one of the network's {outputs} outputs")
+        x = np.asarray(self.x, dtype=np.float64).reshape(-1)
+        eps = self.radius()
+        lower = np.array([round_down(max(Fraction(v) - eps, Fraction(self.low))) for v in x.tolist()])
+        upper = np.array([round_up(min(Fraction(v) + eps, Fraction(self.high))) for v in x.tolist()])
+        box = Box(lower, upper)
+        regions = []
+        for other in range(outputs):
+            if other != self.label:
+                row = np.zeros((1, outputs))
+                row[0, self.label], row[0, other] = 1.0, -1.0
+                regions.append(Region(box=box, on_output=row, constant=np.zeros(1), strict=np.zeros(1, dtype=bool)))
+        return Property(tuple(regions), x.size, outputs, source=f"robustness of label {self.label} within {self.eps}")
+
+
+def round_down(value: Fraction) -> float:
+    """The largest float64 not above value."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else float(np.nextafter(nearest, -np.inf))
+
+
+def round_up(value: Fraction) -> float:
+    """The smallest float64 not below value."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else float(np.nextafter(nearest, np.inf))
+
+
+@dataclass(frozen=True, eq=False)
+class Counterexample:
+    """An input in the box, exactly representable in float32, and the network's replayed outputs there."""
+
+    x: NDArray[np.float32]  # (inputs,)
+    y: NDArray[np.float32]  # (outputs,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How a verification ended.
+
+    `unsat`: proved, with rounding accounted for. `sat`: `counterexample` was replayed and violates the property.
+    `timeout`: the time ran out. `unknown`: it ended otherwise, and `reason` says how.
+    """
+
+    status: Status
+    counterexample: Counterexample | None = None
+    seconds: float = 0.0
+    seconds_by_phase: dict[str, float] = field(default_factory=dict)
+    subproblems: int = 0
+    lower_bound: float | None = None
+    branching: str | None = None
+    seed: int = 0
+    reason: str = ""

@@ -1,0 +1,41 @@
+# Everything starts from a machine with Python 3.11 or newer and make; `make test` and `make demo` set up the rest.
+PYTHON ?= python3
+# Two test processes with one thread each: faster than one process with two threads, and the timings are steadier.
+JOBS ?= 2
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# torch goes first and by its exact version, so that the resolver never looks at another build of it.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surebound needs Python 3.11 or newer, got " + sys.version.split()[0])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## verify two properties of a tiny network
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+test: lint ## check the style, then run the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --durations=10
+
+lint: $(INSTALLED) ## check style, types and imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED) ## run the benchmarks
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove the environment and all caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist src/*.egg-info
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

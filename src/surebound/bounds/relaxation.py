@@ -1,0 +1,40 @@
+"""The triangle around a ReLU (eq. 14 of the paper): α x̂ ≤ x ≤ ā x̂ + b̄ on [l̂, û]."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GUARD = 1.0 + 2.0**-48  # keeps the rounded upper line above the ReLU at both ends of the interval
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxation:
+    """Slopes and intercepts of a group of neurons; any leading dimensions broadcast.
+
+    `upper_slope` ā and `intercept` b̄ are the upper line; `lower_slope` is α's starting value; `ambiguous` says where the
+    slope α is free in [0, 1].
+    """
+
+    upper_slope: Tensor
+    intercept: Tensor
+    lower_slope: Tensor
+    ambiguous: Tensor
+
+    def to(self, dtype: torch.dtype) -> "Relaxation":
+        return Relaxation(self.upper_slope.to(dtype), self.intercept.to(dtype), self.lower_slope.to(dtype), self.ambiguous)
+
+
+def relax(lower: Tensor, upper: Tensor, slopes: str = "crown") -> Relaxation:
+    """The relaxation for bounds l̂, û; `slopes` starts α at CROWN's (0 or 1, whichever has the smaller area) or at
+    FastLin's (ā: parallel to the upper line).
+
+    The upper line is sound in floating point: whatever ā was rounded to, b̄ ≥ max(−ā l̂, (1 − ā) û).
+    """
+    ambiguous = (lower < 0) & (upper > 0)
+    active = (lower >= 0).to(lower.dtype)
+    width = torch.where(ambiguous, upper - lower, 1.0)
+    slope = torch.where(ambiguous, (upper / width).clamp(0.0, 1.0), active)
+    intercept = torch.where(ambiguous, torch.maximum(-slope * lower, (1.0 - slope) * upper) * _GUARD, 0.0)
+    free = slope if slopes == "fastlin" else (upper > -lower).to(lower.dtype)
+    return Relaxation(slope, intercept, torch.where(ambiguous, free, active), ambiguous)

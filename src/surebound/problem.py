@@ -160,9 +160,13 @@ def round_up(value: Fraction) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Counterexample:
-    """An input in the box, exactly representable in float32, and the network's replayed outputs there."""
+    """An input in the box and the network's replayed outputs there.
 
-    x: NDArray[np.float32]  # (inputs,)
+    Every element of x is a float32, except where the box holds none: those are the float64 in the box, replayed as the
+    nearest float32 and confirmed in exact arithmetic besides.
+    """
+
+    x: Vector  # (inputs,)
     y: NDArray[np.float32]  # (outputs,)
 
 

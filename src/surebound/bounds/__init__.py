@@ -1,0 +1,31 @@
+"""Bounds on every layer of a network over boxes: each method is one function in one file, listed here by name.
+
+A method takes a float64 network and boxes lower, upper (boxes, *input_shape) and returns `LayerBounds`. All are sound with
+rounding accounted for, except `milp`, which is exact up to its solver's tolerance.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from surebound.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from surebound.bounds.result import LayerBounds
+    from surebound.network.graph import Network
+
+    Method = Callable[[Network, Tensor, Tensor], LayerBounds]
+
+BOUNDS: "Registry[Method]" = Registry(
+    "bound",
+    {
+        "interval": "surebound.bounds.interval:interval",
+        "fastlin": "surebound.bounds.crown:fastlin",
+        "crown": "surebound.bounds.crown:crown",
+        "alpha-crown": "surebound.bounds.alpha_crown:alpha_crown",
+        "deepz": "surebound.bounds.zonotope:deepz",
+        "planet-lp": "surebound.bounds.planet_lp:planet_lp",
+        "milp": "surebound.bounds.planet_lp:milp",
+    },
+)

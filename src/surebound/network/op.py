@@ -1,10 +1,11 @@
 """What an affine operation is: y = A x + b, with A given by what it does rather than by its entries.
 
-Coefficients travel backwards through `adjoint`, points and intervals forwards through `apply`. Leading dimension = batch,
-everything after it has the op's `shape`. All ops are frozen dataclasses of tensors, so that casting them or taking
-absolute values of their weights (for interval arithmetic and error bounds) is one generic function.
+Coefficients travel backwards through `adjoint`, points and intervals forwards through `apply`. The leading dimension is
+the batch, everything after it has the op's `shape`. All ops are frozen dataclasses of tensors, so that casting them or
+taking absolute values of their weights (for interval arithmetic and error bounds) is one generic function.
 """
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -35,7 +36,8 @@ class Affine(Protocol):
         absolute values (Higham 2002, section 3.1); 0 if both are exact."""
         ...
 
-    def apply(self, *xs: Tensor) -> Tensor:
+    @property
+    def apply(self) -> Callable[..., Tensor]:
         """A x, without the bias. # (batch, *in) … -> (batch, *shape)"""
         ...
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ class Pick:
         return None if bool((self._flat >= 0).all()) else torch.nonzero(self._flat >= 0).reshape(-1)
 
     def apply(self, x: Tensor) -> Tensor:
-        flat = x.reshape(len(x), -1)
+        flat = x.flatten(1)
         if self._kept is None:
             return flat[:, self._flat].reshape(len(x), *self.shape)
         y = flat.new_zeros(len(x), self._flat.numel())
@@ -61,8 +62,8 @@ class Pick:
         return y.reshape(len(x), *self.shape)
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
-        flat = g.reshape(len(g), -1)
-        out = flat.new_zeros(len(g), int(torch.tensor(self.in_shape).prod()))
+        flat = g.flatten(1)
+        out = flat.new_zeros(len(g), prod(self.in_shape))
         if self._kept is None:
             out.index_add_(1, self._flat, flat)
         else:
@@ -89,4 +90,4 @@ class Concat:
         return torch.cat(xs, dim=self.axis + 1)
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
-        return g.split([s[self.axis] for s in self.in_shapes], dim=self.axis + 1)
+        return tuple(torch.split(g, [s[self.axis] for s in self.in_shapes], dim=self.axis + 1))

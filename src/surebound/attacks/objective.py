@@ -1,0 +1,181 @@
+"""How far a point is from being a counterexample, and in which direction to move it.
+
+A point x of a region is a counterexample if all the region's rows hold, that is if
+
+    v(x) = max_r (c_r · f(x) + d_r · x + e_r)  <=  0,        c = on_output, d = on_input, e = constant.
+
+With r* a maximising row and D_k the diagonal 0/1 matrix of the ReLUs of layer k that are active at x, f is affine around
+x with Jacobian J = A_n D_{n−1} A_{n−1} ⋯ D_1 A_1, and ∇v(x) = Jᵀ c_{r*} + d_{r*}: one forward pass that keeps the D_k and
+one backward pass, with no autograd. Where ReLUs or rows tie this is one of the subgradients (0 is inactive, first row).
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surebound.errors import PropertyError
+from surebound.network.graph import Network
+from surebound.network.linear import size
+from surebound.problem import Box, Region
+
+_SMALLEST = float(np.finfo(np.float32).smallest_normal)
+
+
+@final
+class Objective:
+    """v(x) for all regions of a property at once, in float32.
+
+    `lower` and `upper` are the boxes rounded inward, so that a float32 point between them lies in the float64 box. Where
+    that leaves nothing (a box thinner than the spacing of float32), `attackable` is False.
+
+    To demand a distance from the boundary, say after a candidate failed its replay, add it to the regions' constants.
+    """
+
+    lower: Tensor  # (regions, inputs)
+    upper: Tensor  # (regions, inputs)
+    attackable: Tensor  # (regions,) bool
+
+    def __init__(self, network: Network, regions: Sequence[Region]) -> None:
+        for region in regions:
+            inputs, outputs = region.box.lower.size, region.on_output.shape[1]
+            if (inputs, outputs) != (network.inputs, network.outputs):
+                raise PropertyError(
+                    f"an attack on a region over {inputs} inputs and {outputs} outputs needs a network of that size,"
+                    f" got {network.inputs} inputs and {network.outputs} outputs"
+                )
+        self._network = network.to(torch.float32)
+        boxes: dict[Box, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+        for region in regions:
+            if region.box not in boxes:
+                boxes[region.box] = round_inward(region.box)
+        empty = np.zeros((0, network.inputs), dtype=np.float32)
+        self.lower = torch.from_numpy(np.stack([boxes[r.box][0] for r in regions]) if regions else empty)
+        self.upper = torch.from_numpy(np.stack([boxes[r.box][1] for r in regions]) if regions else empty.copy())
+        self.attackable = (self.lower <= self.upper).all(1)
+
+        # Rows that a region does not have are 0 · y − ∞: never the maximum, unless there is no other row.
+        rows = max((len(r.constant) for r in regions), default=1) or 1
+        self._on_output = torch.zeros(len(regions), rows, network.outputs)
+        self._constant = torch.full((len(regions), rows), -torch.inf)
+        self._strict: Tensor | None = torch.zeros(len(regions), rows, dtype=torch.bool)
+        any_input = any(r.on_input is not None for r in regions)
+        self._on_input = torch.zeros(len(regions), rows, network.inputs) if any_input else None
+        for i, region in enumerate(regions):
+            n = len(region.constant)
+            self._on_output[i, :n] = torch.from_numpy(region.on_output)
+            self._constant[i, :n] = torch.from_numpy(region.constant)
+            self._strict[i, :n] = torch.from_numpy(region.strict)
+            if self._on_input is not None and region.on_input is not None:
+                self._on_input[i, :n] = torch.from_numpy(region.on_input)
+        if not self._strict.any():
+            self._strict = None
+
+    def __len__(self) -> int:
+        """The number of regions."""
+        return len(self.lower)
+
+    @property
+    def inputs(self) -> int:
+        """The number of input elements."""
+        return self._network.inputs
+
+    @property
+    def outputs(self) -> int:
+        """The number of output elements."""
+        return self._network.outputs
+
+    @property
+    def bytes_per_point(self) -> int:
+        """The size of the largest tensor of a pass, for each point."""
+        return 4 * max(size(node.shape) for node in self._network.nodes)
+
+    @property
+    def half_width(self) -> Tensor:
+        """ε of each input: half of upper − lower, without overflow. # (regions, inputs)"""
+        return self.upper / 2 - self.lower / 2
+
+    def clip(self, x: Tensor) -> Tensor:
+        """The nearest points of the boxes. # (regions, restarts, inputs)"""
+        return x.maximum(self.lower[:, None]).minimum(self.upper[:, None])
+
+    def take(self, regions: Tensor) -> "Objective":
+        """The objective of some of the regions only. # index or mask of the regions"""
+        part = copy(self)
+        part.lower, part.upper, part.attackable = self.lower[regions], self.upper[regions], self.attackable[regions]
+        part._on_output, part._constant = self._on_output[regions], self._constant[regions]
+        part._strict = None if self._strict is None else self._strict[regions]
+        part._on_input = None if self._on_input is None else self._on_input[regions]
+        return part
+
+    def value(self, x: Tensor) -> Tensor:
+        """v(x); +∞ where the network overflows. # (regions, restarts, inputs) -> (regions, restarts)"""
+        with torch.no_grad():
+            y = self._network.forward(self._points(x))
+            return _finite(self._rows(x, y).amax(-1))
+
+    def value_and_gradient(self, x: Tensor, *, direction: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """v(x) and ∇v(x). # (regions, restarts, inputs) -> (regions, restarts), (regions, restarts, inputs)
+
+        With a `direction` w (restarts, outputs), the gradient is that of w · f(x) instead: see `diversify`.
+        """
+        active: dict[int, Tensor] = {}
+
+        def record(layer: int, xhat: Tensor) -> Tensor:
+            active[layer] = xhat > 0
+            return xhat.clamp_min(0.0)
+
+        with torch.no_grad():
+            y = self._network.trace(self._points(x), record)
+            value, row = self._rows(x, y).max(-1)  # (regions, restarts)
+            if direction is None:
+                on_y = _gather(self._on_output, row)
+                on_x = None if self._on_input is None else _gather(self._on_input, row)
+            else:
+                on_y, on_x = direction.expand(len(x), -1, -1), None
+            start = {self._network.output: on_y.reshape(y.shape)}
+            gradient = self._network.pull(start, lambda layer, c: c * active.pop(layer))[0].reshape(x.shape)
+            if on_x is not None:
+                gradient = gradient + on_x
+            return _finite(value), gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _points(self, x: Tensor) -> Tensor:
+        return x.reshape(-1, *self._network.input_shape)
+
+    def _rows(self, x: Tensor, y: Tensor) -> Tensor:
+        """What must be <= 0. # (regions, restarts, rows)"""
+        rows = y.reshape(*x.shape[:2], -1) @ self._on_output.mT + self._constant[:, None]
+        if self._on_input is not None:
+            rows = rows + x @ self._on_input.mT
+        if self._strict is not None:  # 0 is not below 0
+            rows = rows.masked_fill((rows == 0) & self._strict[:, None], _SMALLEST)
+        return rows
+
+
+def round_inward(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The smallest float32 not below `box.lower` and the largest not above `box.upper`, element by element.
+
+    >>> lower, upper = round_inward(Box(np.array([0.1]), np.array([0.1])))
+    >>> bool(lower[0] >= 0.1 >= upper[0]), bool(lower[0] <= upper[0])
+    (True, False)
+    """
+    with np.errstate(over="ignore"):  # beyond float32 is ±∞, whose neighbour is finite
+        lower, upper = box.lower.astype(np.float32), box.upper.astype(np.float32)
+    infinity = np.float32(np.inf)
+    lower = np.where(lower < box.lower, np.nextafter(lower, infinity), lower)
+    upper = np.where(upper > box.upper, np.nextafter(upper, -infinity), upper)
+    return lower, upper
+
+
+def _gather(rows: Tensor, row: Tensor) -> Tensor:
+    """rows[i, row[i, j]]. # (regions, rows, n), (regions, restarts) -> (regions, restarts, n)"""
+    return rows[torch.arange(len(rows))[:, None], row]
+
+
+def _finite(value: Tensor) -> Tensor:
+    """+∞ for NaN: no overflow is ever a counterexample."""
+    return value.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)

@@ -1,0 +1,296 @@
+"""β-CROWN (Wang 2021; the paper's eq. 15): the dual bound d(α, β) and its ascent, with gradients in closed form.
+
+For any α ∈ [0, 1] on ambiguous neurons, β ≥ 0 on split ones and π ≥ 0 over a region's rows,
+
+    λ̄ starts at −Σ_r π_r c_r,      μ̄_k = ā_k ⊙ [λ̄_k]₊ + α_k ⊙ [λ̄_k]₋ + s_k ⊙ β_k,      λ̄_{k−1} = W_kᵀ μ̄_k,
+    d = min_{x₀} (−λ̄₀·x₀) + Σ_r π_r d_r − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k)
+
+is a lower bound of Σ_r π_r (c_r·x + d_r) on the split domain: positive means no counterexample there.
+
+The gradient needs the minimiser x₀ carried forward through the very slopes the backward pass chose: with x̂_k there,
+∂d/∂α_k = −[λ̄_k]₋ ⊙ x̂_k, ∂d/∂β_k = −s_k ⊙ x̂_k and ∂d/∂π_r = c_r·x + d_r.
+
+Deviations: rows of one region are mixed by π on the simplex (the paper has a single row); the best iterate of each node is
+kept, since the ascent is not monotone.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.form import Form, Pulled, Rows
+from surebound.bounds.relaxation import Relaxation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ascent:
+    """Adam on the duals."""
+
+    iterations: int = 20
+    lr: float = 0.1
+    decay: float = 0.98
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+@dataclass(frozen=True, eq=False)
+class Duals:
+    """The dual variables of a batch of nodes."""
+
+    alpha: Tensor  # (nodes, neurons) α; on stable or split neurons their slope
+    beta: Tensor | None  # (nodes, neurons) β; None without splits
+    mix: Tensor | None  # (nodes, rows of a region) π; None where every region has one row
+
+    def __getitem__(self, index: Tensor) -> "Duals":
+        return Duals(*(None if t is None else t[index] for t in (self.alpha, self.beta, self.mix)))  # type: ignore[arg-type]
+
+    def to(self, dtype: torch.dtype) -> "Duals":
+        return Duals(*(None if t is None else t.to(dtype) for t in (self.alpha, self.beta, self.mix)))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """A batch of subproblems: which region each belongs to, and its splits."""
+
+    region: Tensor  # (nodes,) int64, an index into Specification.starts
+    signs: Tensor | None  # (nodes, neurons) int8: s = +1 active, −1 inactive, 0 not split; None without splits
+
+    def __len__(self) -> int:
+        return len(self.region)
+
+    def __getitem__(self, index: Tensor) -> "Nodes":
+        return Nodes(self.region[index], None if self.signs is None else self.signs[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Specification:
+    """Rows grouped by region: region g has rows[starts[g] : starts[g + 1]]."""
+
+    rows: Rows
+    starts: tuple[int, ...]
+    row_error: Tensor  # (rows,) error per unit of weight
+
+    @property
+    def most_rows(self) -> int:
+        return max(b - a for a, b in zip(self.starts, self.starts[1:], strict=False))
+
+    def initial_mix(self, region: Tensor) -> Tensor | None:
+        """Equal weights, or None when every region has one row. # (nodes, most_rows)"""
+        if self.most_rows == 1:
+            return None
+        counts = torch.tensor([b - a for a, b in zip(self.starts, self.starts[1:], strict=False)])
+        valid = torch.arange(self.most_rows) < counts[region][:, None]
+        return (valid / counts[region][:, None]).to(self.rows.constant.dtype)
+
+    def mixed(self, region: Tensor, mix: Tensor | None) -> Rows:
+        """Σ_r π_r row_r for each node."""
+        if mix is None:
+            where = torch.tensor(self.starts)[region]
+            return Rows(self.rows.coefficients[where], self.rows.constant[where], self.row_error[where])
+        n = len(region)
+        out = self.rows.coefficients.new_empty(n, self.rows.coefficients.shape[1])
+        constant, error = out.new_empty(n), out.new_empty(n)
+        for g in region.unique().tolist():
+            a, b = self.starts[g], self.starts[g + 1]
+            at = region == g
+            weights = mix[at][:, : b - a]
+            out[at] = weights @ self.rows.coefficients[a:b]
+            constant[at] = weights @ self.rows.constant[a:b]
+            error[at] = weights @ self.row_error[a:b]
+        return Rows(out, constant, error)
+
+    def values(self, region: Tensor, columns: Tensor) -> Tensor:
+        """Each row of each node's region at given columns; −inf where there is none. # (nodes, most_rows)"""
+        out = columns.new_full((len(region), self.most_rows), -torch.inf)
+        for g in region.unique().tolist():
+            a, b = self.starts[g], self.starts[g + 1]
+            at = region == g
+            value = columns[at] @ self.rows.coefficients[a:b].T + self.rows.constant[a:b]
+            out[at, : b - a] = value
+        return out
+
+    def to(self, dtype: torch.dtype) -> "Specification":
+        return replace(self, rows=self.rows.to(dtype), row_error=self.row_error.to(dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """What bounding a batch of nodes yields."""
+
+    bound: Tensor  # (nodes,)
+    duals: Duals
+    lam: Tensor  # (nodes, neurons) λ̄ at those duals
+    x: Tensor  # (nodes, inputs) the relaxation's minimiser
+
+
+@dataclass(frozen=True, eq=False)
+class Slopes:
+    """ā, b̄ and the free-α mask of each node, splits applied."""
+
+    upper: Tensor  # (nodes | 1, neurons)
+    intercept: Tensor
+    free: Tensor  # bool
+    sign: Tensor | None  # (nodes, neurons) in the working precision
+
+    @staticmethod
+    def of(relaxation: Relaxation, signs: Tensor | None) -> "Slopes":
+        upper, intercept, ambiguous = relaxation.upper_slope, relaxation.intercept, relaxation.ambiguous
+        if upper.ndim == 1:
+            upper, intercept, ambiguous = upper[None], intercept[None], ambiguous[None]
+        if signs is None:
+            return Slopes(upper, intercept, ambiguous, None)
+        split = signs != 0
+        sign = signs.to(upper.dtype)
+        return Slopes(
+            torch.where(split, sign.clamp_min(0.0), upper),
+            torch.where(split, 0.0, intercept),
+            ambiguous & ~split,
+            sign,
+        )
+
+    def fixed(self, alpha: Tensor) -> Tensor:
+        """α with the stable and split neurons' slopes put in."""
+        return torch.where(self.free, alpha.clamp(0.0, 1.0), self.upper)
+
+    def __getitem__(self, index: Tensor) -> "Slopes":
+        if len(self.upper) == 1:  # one row shared by all nodes
+            return self
+        sign = None if self.sign is None else self.sign[index]
+        return Slopes(self.upper[index], self.intercept[index], self.free[index], sign)
+
+
+def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals) -> tuple[Tensor, Pulled, Tensor]:
+    """d(α, β, π), less the rounding error when the form is rigorous; the backward pass; and the minimiser x₀."""
+    alpha, beta, sign = duals.alpha, duals.beta, slopes.sign
+    layers = form.layers
+
+    def activate(k: int, lam: Tensor) -> Tensor:
+        at = layers[k]
+        mu = slopes.upper[:, at] * lam.clamp_min(0.0) + alpha[:, at] * lam.clamp_max(0.0)
+        if beta is not None and sign is not None:
+            mu += sign[:, at] * beta[:, at]
+        return mu
+
+    pulled = form.backward(-start.coefficients, activate)
+    intercepts = (pulled.lam.clamp_min(0.0) * slopes.intercept).sum(1)
+    x = torch.where(pulled.at_input > 0, form.box_upper, form.box_lower)
+    bound = start.constant - (pulled.at_input * x).sum(1) - intercepts + pulled.constant
+    if bound.dtype == torch.float64:
+        error = pulled.error + start.error + form.evaluation_error(pulled.at_input, intercepts)
+        magnitude = bound.abs() + start.constant.abs() + pulled.constant.abs() + intercepts
+        bound = bound - (error * 1.01 + 2.0**-50 * magnitude + 1e-200)
+    return torch.where(torch.isfinite(bound), bound, -torch.inf), pulled, x
+
+
+def ascend(
+    form: Form,
+    specification: Specification,
+    relaxation: Relaxation,
+    nodes: Nodes,
+    duals: Duals,
+    config: Ascent,
+    *,
+    stop_above: float = torch.inf,
+) -> Bounded:
+    """Maximise d over the duals of every node, from the given ones. Nodes above `stop_above` leave the batch."""
+    slopes = Slopes.of(relaxation, nodes.signs)
+    duals = replace(duals, alpha=slopes.fixed(duals.alpha))
+    n = len(nodes)
+    best_bound = duals.alpha.new_full((n,), -torch.inf)
+    best_lam = torch.empty_like(duals.alpha)
+    best_x = duals.alpha.new_empty(n, form.inputs)
+    best = Duals(*(None if t is None else t.clone() for t in (duals.alpha, duals.beta, duals.mix)))  # type: ignore[arg-type]
+    alive = torch.arange(n)
+    region = nodes.region
+    state = _Adam.zeros(duals)
+    start = specification.mixed(region, duals.mix)
+    for step in range(config.iterations + 1):
+        bound, pulled, x = evaluate(form, start, slopes, duals)
+        better = torch.nonzero(bound > best_bound[alive]).flatten()
+        if step == 0:
+            better = torch.arange(len(alive))
+        at = alive[better]
+        best_bound[at] = bound[better]
+        best_lam[at], best_x[at] = pulled.lam[better], x[better]
+        for kept, new in ((best.alpha, duals.alpha), (best.beta, duals.beta), (best.mix, duals.mix)):
+            if kept is not None and new is not None:
+                kept[at] = new[better]
+        if step == config.iterations:
+            break
+        going = best_bound[alive] <= stop_above
+        if not bool(going.any()):
+            break
+        if not bool(going.all()) and int(going.sum()) <= 0.75 * len(alive):
+            keep = torch.nonzero(going).flatten()
+            alive, region, duals, state, slopes = alive[keep], region[keep], duals[keep], state[keep], slopes[keep]
+            x, start = x[keep], start[keep]
+            pulled = Pulled(pulled.at_input[keep], pulled.lam[keep], pulled.constant[keep], pulled.error[keep])
+        gradient = _gradient(form, specification, slopes, duals, region, pulled.lam, x)
+        duals, state = _step(duals, gradient, state, slopes, config, step)
+        if duals.mix is not None:
+            start = specification.mixed(region, duals.mix)
+    return Bounded(best_bound, best, best_lam, best_x)
+
+
+def _gradient(
+    form: Form, specification: Specification, slopes: Slopes, duals: Duals, region: Tensor, lam: Tensor, x: Tensor
+) -> Duals:
+    """∂d/∂(α, β, π) in closed form (see the module's docstring)."""
+    layers = form.layers
+    slope = torch.where(lam > 0, slopes.upper, duals.alpha)
+    offset = torch.where(lam > 0, slopes.intercept, 0.0)
+
+    def activate(k: int, xhat: Tensor) -> Tensor:
+        at = layers[k]
+        return torch.addcmul(offset[:, at], slope[:, at], xhat)
+
+    xhat, columns = form.forward(x, activate)
+    for_alpha = -lam.clamp_max(0.0) * xhat * slopes.free
+    for_beta = None if slopes.sign is None else -slopes.sign * xhat
+    for_mix = None if duals.mix is None else specification.values(region, columns)
+    return Duals(for_alpha, for_beta, for_mix)
+
+
+@dataclass(frozen=True, eq=False)
+class _Adam:
+    """First and second moments."""
+
+    first: Duals
+    second: Duals
+
+    @staticmethod
+    def zeros(like: Duals) -> "_Adam":
+        def zero() -> Duals:
+            return Duals(*(None if t is None else torch.zeros_like(t) for t in (like.alpha, like.beta, like.mix)))  # type: ignore[arg-type]
+
+        return _Adam(zero(), zero())
+
+    def __getitem__(self, index: Tensor) -> "_Adam":
+        return _Adam(self.first[index], self.second[index])
+
+
+def _step(
+    duals: Duals, gradient: Duals, state: _Adam, slopes: Slopes, config: Ascent, step: int
+) -> tuple[Duals, _Adam]:
+    """One projected Adam step upwards. α stays in [0, 1], β ≥ 0, π on the simplex."""
+    b1, b2 = config.betas
+    rate = config.lr * config.decay**step
+    correct1, correct2 = 1.0 - b1 ** (step + 1), 1.0 - b2 ** (step + 1)
+
+    def moved(value: Tensor, grad: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        first.mul_(b1).add_(grad, alpha=1.0 - b1)
+        second.mul_(b2).addcmul_(grad, grad, value=1.0 - b2)
+        return value + (rate / correct1) * first / ((second / correct2).sqrt() + 1e-8)
+
+    first, second = state.first, state.second
+    alpha = slopes.fixed(moved(duals.alpha, gradient.alpha, first.alpha, second.alpha))
+    beta, mix = duals.beta, duals.mix
+    if beta is not None and gradient.beta is not None and first.beta is not None and second.beta is not None:
+        beta = moved(beta, gradient.beta, first.beta, second.beta).clamp_min(0.0)
+    if mix is not None and gradient.mix is not None and first.mix is not None and second.mix is not None:
+        valid = torch.isfinite(gradient.mix)
+        raw = moved(mix, torch.where(valid, gradient.mix, 0.0), first.mix, second.mix).clamp_min(0.0)
+        raw = torch.where(valid, raw, 0.0)
+        total = raw.sum(1, keepdim=True)
+        mix = torch.where(total > 1e-6, raw / total.clamp_min(1e-6), mix)
+    return Duals(alpha, beta, mix), state

@@ -1,0 +1,195 @@
+"""The folded form: a network reduced, over one box, to dense maps between its ambiguous neurons.
+
+A ReLU that cannot change sign over the box is the identity or zero. Folding those away leaves, for the ambiguous neurons of
+layer k,
+
+    x̂_k = A_k [x₀; x_1; …; x_{k−1}] + b_k ± E_k
+
+with the columns of A_k ranging over the inputs that vary and the ambiguous neurons of earlier layers. One backward pass is
+then one matrix product per layer. E_k bounds, per neuron and over the whole box, everything that rounding did while folding.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.enclosure import TINY, U, Enclosure, gamma
+from surebound.bounds.form import Pulled, Rows, Slopes
+
+PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The ambiguous neurons of one layer."""
+
+    weight: Tensor  # (ambiguous, columns before it)
+    bias: Tensor  # (ambiguous,)
+    error: Tensor  # (ambiguous,)
+    index: Tensor  # (ambiguous,) which neurons of the layer these are
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedForm:
+    """See the module's docstring. Built layer by layer: `empty`, then `append` with the rows of `fold`."""
+
+    enclosure: Enclosure
+    free: Tensor  # indices of the inputs that vary
+    box_lower: Tensor
+    box_upper: Tensor
+    blocks: tuple[Block, ...]
+    lower: Tensor
+    upper: Tensor
+    rigorous: bool = True
+
+    @staticmethod
+    def empty(enclosure: Enclosure) -> "FoldedForm":
+        """The form before its first layer; `enclosure` holds one box."""
+        lower, upper = enclosure.lower[0].flatten(), enclosure.upper[0].flatten()
+        pinned = upper - lower <= PINNED * torch.maximum(lower.abs(), upper.abs())
+        free = torch.nonzero(~pinned).flatten()
+        none = lower.new_zeros(0)
+        return FoldedForm(enclosure, free, lower[free], upper[free], (), none, none)
+
+    @property
+    def inputs(self) -> int:
+        return len(self.free)
+
+    @property
+    def neurons(self) -> int:
+        return len(self.lower)
+
+    @property
+    def columns(self) -> int:
+        return self.inputs + self.neurons
+
+    @property
+    def layers(self) -> tuple[slice, ...]:
+        ends = [0]
+        for block in self.blocks:
+            ends.append(ends[-1] + len(block.bias))
+        return tuple(slice(a, b) for a, b in zip(ends, ends[1:], strict=False))
+
+    def magnitudes(self) -> Tensor:
+        """X ≥ |column| over the box. # (columns,)"""
+        return torch.cat([torch.maximum(self.box_lower.abs(), self.box_upper.abs()), self.upper.clamp_min(0.0)])
+
+    def fold(self, start: dict[int, Tensor]) -> Rows:
+        """Linear functions of nodes (float64 coefficients) as rows over this form's columns."""
+        network, enclosure = self.enclosure.network, self.enclosure
+        some = next(iter(start.values()))
+        out = some.new_zeros(len(some), self.columns)
+        offsets = [self.inputs + s.start for s in self.layers]
+
+        def pass_stable(k: int, lam: Tensor) -> Tensor:
+            flat = lam.flatten(1)
+            index = self.blocks[k].index
+            out[:, offsets[k] : offsets[k] + len(index)] = flat[:, index]
+            active = (enclosure.layer(k)[0][0] >= 0).to(flat.dtype)
+            return (flat * active).reshape(lam.shape)
+
+        at_input, constant, error = network.pull(start, pass_stable, enclosure.errors)
+        flat = at_input.flatten(1)
+        out[:, : self.inputs] = flat[:, self.free]
+        fixed = torch.ones(flat.shape[1], dtype=torch.bool)
+        fixed[self.free] = False
+        if bool(fixed.any()):
+            point = enclosure.lower[0].flatten()[fixed]
+            slack = enclosure.upper[0].flatten()[fixed] - point
+            constant = constant + flat[:, fixed] @ point
+            error = error + flat[:, fixed].abs() @ (enclosure.sum_error(len(point)) * point.abs() + slack)
+        return Rows(out, constant, error * 1.01 + TINY)
+
+    def append(self, rows: Rows, index: Tensor, lower: Tensor, upper: Tensor) -> "FoldedForm":
+        """The form with one more layer: `rows` are its ambiguous neurons `index`, with bounds lower and upper."""
+        block = Block(rows.coefficients, rows.constant, rows.error, index)
+        return replace(
+            self,
+            blocks=(*self.blocks, block),
+            lower=torch.cat([self.lower, lower]),
+            upper=torch.cat([self.upper, upper]),
+        )
+
+    def finished(self) -> "FoldedForm":
+        """With each block's error extended by what evaluating a bound in float64 adds."""
+        reach = self.magnitudes()
+        blocks = []
+        for block, where in zip(self.blocks, self.layers, strict=True):
+            terms = len(block.bias) + len(self.blocks) + 4
+            x = torch.maximum(self.lower[where].abs(), self.upper[where].abs())
+            error = (
+                block.error
+                + gamma(terms) * (block.weight.abs() @ reach[: block.weight.shape[1]])
+                + self.enclosure.sum_error(terms) * block.bias.abs()
+                + 8 * U * x
+            )
+            blocks.append(replace(block, error=error * 1.01 + TINY))
+        return replace(self, blocks=tuple(blocks))
+
+    def start_error(self, rows: Rows) -> Tensor:
+        """Per row and unit of weight: its folding error and the rounding of mixing rows with weights. # (rows,)"""
+        reach = rows.coefficients.abs() @ self.magnitudes() + rows.constant.abs()
+        return (rows.error + gamma(len(rows) + 8) * reach) * 1.01
+
+    def backward(self, start: Tensor, slopes: Slopes) -> Pulled:
+        lam = start.clone()
+        constant, error = start.new_zeros(len(start)), start.new_zeros(len(start))
+        for k in range(len(self.blocks) - 1, -1, -1):
+            block = self.blocks[k]
+            before = block.weight.shape[1]
+            if not len(block.bias):
+                continue
+            mu = slopes(k, lam[:, before : before + len(block.bias)])
+            constant -= mu @ block.bias
+            lam[:, :before].addmm_(mu, block.weight)
+            if self.rigorous:
+                error += mu.abs() @ block.error
+        return Pulled(lam[:, : self.inputs], lam[:, self.inputs :], constant, error)
+
+    def forward(self, x: Tensor, slopes: Slopes) -> tuple[Tensor, Tensor]:
+        columns = x.new_empty(len(x), self.columns)
+        columns[:, : self.inputs] = x
+        xhat = x.new_empty(len(x), self.neurons)
+        for k, (block, where) in enumerate(zip(self.blocks, self.layers, strict=True)):
+            before = block.weight.shape[1]
+            torch.addmm(block.bias, columns[:, :before], block.weight.T, out=xhat[:, where])
+            columns[:, before : before + len(block.bias)] = slopes(k, xhat[:, where])
+        return xhat, columns
+
+    def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
+        reach = torch.maximum(self.box_lower.abs(), self.box_upper.abs())
+        product = lam_at_input.abs() @ reach
+        terms = self.inputs + self.neurons
+        return self.enclosure.sum_error(terms) * 1.01 * (product + intercepts) + TINY
+
+    def full_input(self, x: Tensor) -> Tensor:
+        """Points over the varying inputs, completed with the fixed ones. # (rows, inputs) -> (rows, all inputs)"""
+        full = self.enclosure.lower[0].flatten().to(x.dtype).repeat(len(x), 1)
+        full[:, self.free] = x
+        return full
+
+    def to(self, dtype: torch.dtype) -> "FoldedForm":
+        blocks = tuple(
+            Block(b.weight.to(dtype), b.bias.to(dtype), b.error.to(dtype), b.index) for b in self.blocks
+        )
+        return replace(
+            self,
+            box_lower=self.box_lower.to(dtype),
+            box_upper=self.box_upper.to(dtype),
+            blocks=blocks,
+            lower=self.lower.to(dtype),
+            upper=self.upper.to(dtype),
+            rigorous=dtype == torch.float64,
+        )
+
+    def multiply_adds(self) -> int:
+        """Per row and pass."""
+        return sum(b.weight.numel() for b in self.blocks) + self.inputs
+
+    @property
+    def indices(self) -> tuple[Tensor, ...]:
+        """Which neurons of each network layer are relaxed here."""
+        return tuple(b.index for b in self.blocks)
+
+

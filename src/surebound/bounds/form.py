@@ -1,0 +1,126 @@
+"""What a bound is computed on: the network seen as affine maps between *relaxed* neurons.
+
+Two implementations: `FoldedForm` (stable neurons folded away, dense matrices between ambiguous neurons) and `GraphForm`
+(the network's own convolutions, all neurons). CROWN, α-CROWN and β-CROWN are written once, against this protocol.
+
+Sign convention of the paper: λ̄ is minus the coefficient on a neuron's output, μ̄ minus the one on its input, and a bound is
+
+    min over the box of (−λ̄₀·x₀) − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k) + constant.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Slopes = Callable[[int, Tensor], Tensor]
+"""(layer, λ̄_k or x̂_k: (rows, neurons of the layer)) -> μ̄_k or x_k, the same shape."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Linear functions of the network to be bounded from below: coefficients @ columns + constant.
+
+    Over the whole box the true value differs from that by at most `error`.
+    """
+
+    coefficients: Tensor  # (rows, form.columns)
+    constant: Tensor  # (rows,)
+    error: Tensor  # (rows,)
+
+    def __len__(self) -> int:
+        return len(self.constant)
+
+    def __getitem__(self, index: Tensor | slice) -> "Rows":
+        return Rows(self.coefficients[index], self.constant[index], self.error[index])
+
+    def both_signs(self) -> "Rows":
+        """The rows, then their negatives: lower bounds of these are lower and minus upper bounds."""
+        return Rows(
+            torch.cat([self.coefficients, -self.coefficients]),
+            torch.cat([self.constant, -self.constant]),
+            torch.cat([self.error, self.error]),
+        )
+
+    def to(self, dtype: torch.dtype) -> "Rows":
+        return Rows(self.coefficients.to(dtype), self.constant.to(dtype), self.error.to(dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """The result of a backward pass."""
+
+    at_input: Tensor  # (rows, inputs)  λ̄₀
+    lam: Tensor  # (rows, neurons)  λ̄ of every relaxed neuron
+    constant: Tensor  # (rows,)  −Σ μ̄_k·b_k
+    error: Tensor  # (rows,)  what rounding may have done, zero in float32
+
+
+class Form(Protocol):
+    """A network over one box, as affine maps between its relaxed neurons."""
+
+    @property
+    def layers(self) -> tuple[slice, ...]:
+        """Where each layer's relaxed neurons sit among all `neurons`."""
+        ...
+
+    @property
+    def neurons(self) -> int:
+        """The number of relaxed neurons."""
+        ...
+
+    @property
+    def inputs(self) -> int:
+        """The number of (varying) inputs."""
+        ...
+
+    @property
+    def lower(self) -> Tensor:
+        """l̂ of the relaxed neurons. # (neurons,)"""
+        ...
+
+    @property
+    def upper(self) -> Tensor:
+        """û. # (neurons,)"""
+        ...
+
+    @property
+    def box_lower(self) -> Tensor:
+        """# (inputs,) or (rows, inputs)"""
+        ...
+
+    @property
+    def box_upper(self) -> Tensor:
+        """# (inputs,) or (rows, inputs)"""
+        ...
+
+    def backward(self, start: Tensor, slopes: Slopes) -> Pulled:
+        """From minus the rows' coefficients (rows, columns) back to the input."""
+        ...
+
+    def forward(self, x: Tensor, slopes: Slopes) -> tuple[Tensor, Tensor]:
+        """From inputs (rows, inputs) to (x̂ of every relaxed neuron, the columns that rows multiply)."""
+        ...
+
+    def start_error(self, rows: Rows) -> Tensor:
+        """The error of each row per unit of weight it is mixed with. # (rows,)"""
+        ...
+
+    def full_input(self, x: Tensor) -> Tensor:
+        """Points over this form's inputs as points over the network's. # (rows, inputs) -> (rows, network inputs)"""
+        ...
+
+    @property
+    def indices(self) -> tuple[Tensor, ...]:
+        """Which neurons of each network layer are relaxed."""
+        ...
+
+    def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
+        """The rounding of the final minimum over the box and of Σ[λ̄]₊b̄ ≥ 0. # (rows, inputs), (rows,) -> (rows,)"""
+        ...
+
+    def to(self, dtype: torch.dtype) -> "Form":
+        """The same in another precision."""
+        ...

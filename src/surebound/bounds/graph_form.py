@@ -1,0 +1,168 @@
+"""The graph form: every neuron of every layer, with the network's own (convolutional) operations.
+
+The form for public bounds over many boxes at once, and the search's fallback when a folded form would not fit in memory.
+Rows come box by box: with B boxes and S rows each, row i belongs to box i // S.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.enclosure import TINY, U, Enclosure
+from surebound.bounds.form import Pulled, Rows, Slopes
+from surebound.network.graph import Network, dot
+from surebound.network.linear import size
+
+
+@dataclass(frozen=True, eq=False)
+class GraphForm:
+    """Bounds functions of the node `target` and of the input: a row's columns are [target | input].
+
+    `depth` layers lie at or before the target; only those are relaxed.
+    """
+
+    network: Network
+    enclosure: Enclosure
+    target: int
+    depth: int
+    lower: Tensor  # (boxes, neurons), or (neurons,) for one box
+    upper: Tensor
+    per_box: int = 1  # rows for each box
+    rigorous: bool = True
+
+    @staticmethod
+    def at(enclosure: Enclosure, target: int) -> "GraphForm":
+        """The form whose rows are over one node; needs the enclosure to reach it."""
+        network = enclosure.network
+        enclosure.extend(target)
+        depth = sum(layer <= target for layer in network.layers)
+        bounds = [enclosure.layer(k) for k in range(depth)]
+        empty = enclosure.lower[0].new_zeros(enclosure.boxes, 0)
+        lower = torch.cat([empty, *(b[0] for b in bounds)], dim=1)
+        upper = torch.cat([empty, *(b[1] for b in bounds)], dim=1)
+        if enclosure.boxes == 1:
+            lower, upper = lower[0], upper[0]
+        return GraphForm(network, enclosure, target, depth, lower, upper)
+
+    @property
+    def layers(self) -> tuple[slice, ...]:
+        ends = [0]
+        for k in range(self.depth):
+            ends.append(ends[-1] + self.network.width(k))
+        return tuple(slice(a, b) for a, b in zip(ends, ends[1:], strict=False))
+
+    @property
+    def neurons(self) -> int:
+        return self.lower.shape[-1]
+
+    @property
+    def inputs(self) -> int:
+        return self.network.inputs
+
+    @property
+    def columns(self) -> int:
+        return size(self.network.nodes[self.target].shape) + self.inputs
+
+    @property
+    def box_lower(self) -> Tensor:
+        return self._box(self.enclosure.lower[0])
+
+    @property
+    def box_upper(self) -> Tensor:
+        return self._box(self.enclosure.upper[0])
+
+    def _box(self, bound: Tensor) -> Tensor:
+        flat = bound.flatten(1).to(self.lower.dtype)
+        return flat[0] if len(flat) == 1 else flat.repeat_interleave(self.per_box, 0)
+
+    def rows(self, on_target: Tensor, on_input: Tensor | None = None, constant: Tensor | None = None) -> Rows:
+        """Rows given by coefficients on the target and the input. # (rows, target), (rows, inputs), (rows,)"""
+        n = len(on_target)
+        if on_input is None:
+            on_input = on_target.new_zeros(n, self.inputs)
+        zero = on_target.new_zeros(n)
+        return Rows(torch.cat([on_target, on_input], dim=1), zero if constant is None else constant, zero)
+
+    def start_error(self, rows: Rows) -> Tensor:
+        """Per row and unit of weight: the rounding of mixing rows with weights. # (rows,)"""
+        reach = torch.cat([self.enclosure.magnitude(n).flatten(1).amax(0) for n in (self.target, 0)])
+        return self.enclosure.sum_error(len(rows)) * (rows.coefficients.abs() @ reach + rows.constant.abs()) * 1.01
+
+    def backward(self, start: Tensor, slopes: Slopes) -> Pulled:
+        at_target, at_input = start[:, : -self.inputs], start[:, -self.inputs :]
+        lam = start.new_empty(len(start), self.neurons)
+        error = start.new_zeros(len(start))
+        layers = self.layers
+
+        def activate(k: int, coefficient: Tensor) -> Tensor:
+            flat = coefficient.flatten(1)
+            lam[:, layers[k]] = flat
+            mu = slopes(k, flat)
+            if self.rigorous:
+                factor = (8 + self.enclosure.fan) * U * 1.01
+                error.add_(dot(mu.abs(), factor * self.enclosure.magnitude(self.network.before(k)).flatten(1)))
+            return mu.reshape(coefficient.shape)
+
+        shape = self.network.nodes[self.target].shape
+        begin = {self.target: at_target.reshape(-1, *shape)}
+        lam_untouched = self.target == 0
+        if lam_untouched:
+            begin = {0: (at_target + at_input).reshape(-1, *shape)}
+        pulled, constant, op_error = self.network.pull(
+            begin, activate, self.enclosure.errors if self.rigorous else None
+        )
+        at_input = pulled.flatten(1) if lam_untouched else pulled.flatten(1) + at_input
+        return Pulled(at_input, self._clear_unreached(lam), -constant, error + op_error)
+
+    def _clear_unreached(self, lam: Tensor) -> Tensor:
+        """Layers beside the path to the target (in a branch) were never visited: their coefficients are zero."""
+        for k, where in enumerate(self.layers):
+            if not self._reaches[k]:
+                lam[:, where] = 0.0
+        return lam
+
+    @property
+    def _reaches(self) -> tuple[bool, ...]:
+        needed = {self.target}
+        for i in range(self.target, 0, -1):
+            if i in needed:
+                needed.update(self.network.nodes[i].inputs)
+        return tuple(layer in needed for layer in self.network.layers[: self.depth])
+
+    def forward(self, x: Tensor, slopes: Slopes) -> tuple[Tensor, Tensor]:
+        xhat = x.new_zeros(len(x), self.neurons)
+        layers = self.layers
+
+        def activate(k: int, values: Tensor) -> Tensor:
+            flat = values.flatten(1)
+            xhat[:, layers[k]] = flat
+            return slopes(k, flat).reshape(values.shape)
+
+        at_target = self._truncated.trace(x.reshape(-1, *self.network.input_shape), activate).flatten(1)
+        return xhat, torch.cat([at_target, x], dim=1)
+
+    @property
+    def _truncated(self) -> Network:
+        return Network(self.network.nodes[: self.target + 1], self.target)
+
+    def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
+        reach = self.enclosure.magnitude(0).flatten(1)
+        terms = self.inputs + self.neurons
+        return self.enclosure.sum_error(terms) * 1.01 * (dot(lam_at_input.abs(), reach) + intercepts) + TINY
+
+    def full_input(self, x: Tensor) -> Tensor:
+        return x
+
+    def to(self, dtype: torch.dtype) -> "GraphForm":
+        return replace(
+            self,
+            network=self.enclosure.network.to(dtype),
+            lower=self.lower.to(dtype),
+            upper=self.upper.to(dtype),
+            rigorous=dtype == torch.float64,
+        )
+
+    @property
+    def indices(self) -> tuple[Tensor, ...]:
+        return tuple(torch.arange(self.network.width(k)) for k in range(self.depth))

@@ -1,0 +1,162 @@
+"""Bounds for every layer, first to last: interval → best of FastLin and CROWN → α-CROWN for what is still ambiguous.
+
+Layers are bounded in order, since each relaxation needs the bounds of the layers before it. The slopes are found in
+float32; the bound that counts is then evaluated once in float64 with its rounding error taken off.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.beta_crown import Ascent, Duals, Nodes, Slopes, Specification, ascend, evaluate
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.folded import FoldedForm
+from surebound.bounds.form import Form, Rows
+from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.relaxation import Relaxation, relax
+from surebound.network.linear import size
+
+CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerBounding:
+    """How intermediate bounds are computed."""
+
+    slopes: tuple[str, ...] = ("fastlin", "crown")  # the better of these for each neuron
+    ascent: Ascent | None = Ascent(iterations=5, lr=1.0)  # then α-CROWN where the sign is still open; None: not at all
+
+
+Check = Callable[[], None]
+"""Called between chunks; raises when the time is up."""
+
+
+def best_lower(form: Form, rows: Rows, bounding: LayerBounding, *, settled_above: float = torch.inf) -> Tensor:
+    """Sound lower bounds of rows. # (rows,) float64
+
+    Rows whose bound exceeds `settled_above` after FastLin and CROWN are not improved further.
+    """
+    alpha = _find_slopes(form, rows, bounding, settled_above)
+    exact = replace(rows, error=form.start_error(rows))
+    relaxation = _per_row(relax(form.lower, form.upper), form, len(rows))
+    slopes = Slopes.of(relaxation, None)
+    duals = Duals(slopes.fixed(alpha.double()), None, None)
+    return evaluate(form, exact, slopes, duals)[0]
+
+
+def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, settled_above: float) -> Tensor:
+    """α for each row, found in float32. # (rows, neurons)"""
+    n = len(rows)
+    if bounding.ascent is None and len(bounding.slopes) == 1:
+        return _per_row(relax(form.lower, form.upper, bounding.slopes[0]), form, n).lower_slope.expand(n, -1)
+    fast, thin = form.to(torch.float32), rows.to(torch.float32)
+    best, alpha = torch.full((n,), -torch.inf), torch.zeros(n, form.neurons)
+    for name in bounding.slopes:
+        relaxation = _per_row(relax(fast.lower, fast.upper, name), form, n)
+        slope = relaxation.lower_slope.expand(n, -1)
+        bound, _, _ = evaluate(fast, thin, Slopes.of(relaxation, None), Duals(slope, None, None))
+        better = bound >= best
+        best = torch.where(better, bound, best)
+        alpha = torch.where(better[:, None], slope, alpha)
+    if bounding.ascent is None or not form.neurons:
+        return alpha
+    several_boxes = form.lower.ndim == 2  # whose rows have to stay together
+    todo = torch.arange(n) if several_boxes else torch.nonzero(best <= settled_above).flatten()
+    if len(todo):
+        specification = Specification(thin, tuple(range(n + 1)), thin.error)
+        relaxation = _per_row(relax(fast.lower, fast.upper), form, n)
+        start = Duals(alpha[todo], None, None)
+        alpha[todo] = ascend(fast, specification, relaxation, Nodes(todo, None), start, bounding.ascent).duals.alpha
+    return alpha
+
+
+def _per_row(relaxation: Relaxation, form: Form, rows: int) -> Relaxation:
+    """With several boxes, a relaxation (boxes, neurons) repeated for each row of a box."""
+    if relaxation.upper_slope.ndim == 1:
+        return relaxation
+    times = rows // len(relaxation.upper_slope)
+    parts = (relaxation.upper_slope, relaxation.intercept, relaxation.lower_slope, relaxation.ambiguous)
+    return Relaxation(*(t.repeat_interleave(times, 0) for t in parts))
+
+
+def _chunks(index: Tensor, width: int) -> Iterator[Tensor]:
+    if len(index):
+        yield from index.split(max(16, CHUNK_ELEMENTS // max(width, 1) // 2))
+
+
+def _widest(form: Form, enclosure: Enclosure) -> int:
+    return max(form.neurons, max(size(n.shape) for n in enclosure.network.nodes))
+
+
+def one_hot(index: Tensor, width: int) -> Tensor:
+    """# (rows,) -> (rows, width) float64"""
+    return torch.nn.functional.one_hot(index, width).double()
+
+
+def fold_network(enclosure: Enclosure, bounding: LayerBounding, check: Check) -> FoldedForm:
+    """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened)."""
+    network = enclosure.network
+    form = FoldedForm.empty(enclosure)
+    for k in range(len(network.layers)):
+        node, shape = network.before(k), network.nodes[network.before(k)].shape
+        low, high = (t[0].clone() for t in enclosure.layer(k))
+        candidates = torch.nonzero((low < 0) & (high > 0)).flatten()
+        kept: list[Rows] = []
+        for index in _chunks(candidates, _widest(form, enclosure)):
+            check()
+            rows = form.fold({node: one_hot(index, len(low)).reshape(-1, *shape)})
+            lower, minus_upper = best_lower(form, rows.both_signs(), bounding, settled_above=0.0).chunk(2)
+            low[index] = torch.maximum(low[index], lower)
+            high[index] = torch.minimum(high[index], -minus_upper)
+            kept.append(rows[(low[index] < 0) & (high[index] > 0)])
+        enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
+        ambiguous = torch.nonzero((low < 0) & (high > 0)).flatten()
+        rows = _join(kept, form.columns)
+        form = form.append(rows, ambiguous, low[ambiguous], high[ambiguous])
+    enclosure.extend(len(network.nodes) - 1)
+    return form.finished()
+
+
+def _join(parts: list[Rows], columns: int) -> Rows:
+    none = torch.zeros(0, dtype=torch.float64)
+    return Rows(
+        torch.cat([torch.zeros(0, columns, dtype=torch.float64), *(p.coefficients for p in parts)]),
+        torch.cat([none, *(p.constant for p in parts)]),
+        torch.cat([none, *(p.error for p in parts)]),
+    )
+
+
+def tighten_layers(enclosure: Enclosure, bounding: LayerBounding, check: Check) -> None:
+    """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place."""
+    network = enclosure.network
+    for k in range(len(network.layers)):
+        node = network.before(k)
+        low, high = enclosure.layer(k)
+        candidates = torch.nonzero(((low < 0) & (high > 0)).any(0)).flatten()
+        tightened_low, tightened_high = bound_neurons(enclosure, node, candidates, bounding, check)
+        low, high = low.clone(), high.clone()
+        low[:, candidates], high[:, candidates] = tightened_low, tightened_high
+        enclosure.tighten(node, low.reshape(-1, *network.nodes[node].shape), high.reshape(-1, *network.nodes[node].shape))
+    enclosure.extend(len(network.nodes) - 1)
+
+
+def bound_neurons(
+    enclosure: Enclosure, node: int, index: Tensor, bounding: LayerBounding, check: Check, settled_above: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Sound bounds on some elements of a node, for every box. # (boxes, len(index)) each"""
+    boxes = enclosure.boxes
+    form = GraphForm.at(enclosure, node)
+    lows, highs = [], []
+    for part in _chunks(index, boxes * _widest(form, enclosure)):
+        check()
+        count = len(part)
+        identity = one_hot(part, size(enclosure.network.nodes[node].shape))
+        rows = form.rows(torch.cat([identity, -identity]).repeat(boxes, 1))
+        wide = replace(form, per_box=2 * count)
+        bound = best_lower(wide, rows, bounding, settled_above=settled_above).reshape(boxes, 2, count)
+        lows.append(bound[:, 0])
+        highs.append(-bound[:, 1])
+    empty = enclosure.lower[0].new_zeros(boxes, 0)
+    return torch.cat([empty, *lows], dim=1), torch.cat([empty, *highs], dim=1)

@@ -1,0 +1,77 @@
+"""What a branching rule sees, and what it answers."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.beta_crown import Duals, Nodes, Slopes, Specification, evaluate
+from surebound.bounds.form import Form
+from surebound.bounds.relaxation import Relaxation
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What stays the same over a search."""
+
+    form: Form  # float32
+    specification: Specification  # float32
+    relaxation: Relaxation  # float32, CROWN slopes
+    bias: Tensor  # (neurons,) the constant that feeds each relaxed neuron in the original network
+
+
+@dataclass(frozen=True, eq=False)
+class Bounding:
+    """A batch of bounded nodes."""
+
+    nodes: Nodes
+    duals: Duals
+    lam: Tensor  # (nodes, neurons) λ̄
+    bound: Tensor  # (nodes,)
+
+
+class Rule(Protocol):
+    """A branching rule."""
+
+    def __init__(self, context: Context) -> None: ...
+
+    def scores(self, batch: Bounding) -> Tensor:
+        """How much splitting each neuron promises; only ambiguous, unsplit neurons count. # (nodes, neurons)"""
+        ...
+
+    def choose(self, batch: Bounding) -> Tensor:
+        """The neuron to split next, for each node. # (nodes,)"""
+        ...
+
+
+def open_neurons(context: Context, nodes: Nodes) -> Tensor:
+    """Ambiguous and not yet split. # (nodes, neurons) bool"""
+    ambiguous = context.relaxation.ambiguous.expand(len(nodes), -1)
+    return ambiguous if nodes.signs is None else ambiguous & (nodes.signs == 0)
+
+
+def fixed_slope_dual(context: Context, batch: Bounding, lower_slope: Tensor) -> tuple[Tensor, Tensor]:
+    """The bound and λ̄ with given lower slopes and β = 0, splits applied. # (nodes,), (nodes, neurons)"""
+    slopes = Slopes.of(context.relaxation, batch.nodes.signs)
+    alpha = slopes.fixed(lower_slope.expand(len(batch.nodes), -1))
+    start = context.specification.mixed(batch.nodes.region, batch.duals.mix)
+    bound, pulled, _ = evaluate(context.form, start, slopes, Duals(alpha, None, None))
+    return bound, pulled.lam
+
+
+def deepest_intercept(context: Context, lam: Tensor, open_: Tensor) -> Tensor:
+    """The fallback of SR and FSB: the largest intercept term b̄⊙[λ̄]₊ in the deepest layer that has one, else the first
+    open neuron of the deepest layer with any. # (nodes,)"""
+    term = torch.where(open_, context.relaxation.intercept * lam.clamp_min(0.0), 0.0)
+    choice = torch.zeros(len(lam), dtype=torch.int64)
+    settled = torch.zeros(len(lam), dtype=torch.bool)
+    for score in (term, open_.to(lam.dtype)):
+        for where in reversed(context.form.layers):
+            if where.start == where.stop:
+                continue
+            best, index = score[:, where].max(1)
+            take = ~settled & (best > 0)
+            choice[take] = index[take] + where.start
+            settled |= take
+    return choice

@@ -1,0 +1,39 @@
+"""UPB, upper Planet bias (the paper's eq. 7): split where the upper line's intercept costs the bound most.
+
+    s_k = (−l̂_k û_k) / (û_k − l̂_k) ⊙ [λ̄_k]₊
+
+with λ̄ from the duals of the last bounding step. It is the term of the dual objective that vanishes with the split.
+"""
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.beta_crown import Nodes
+from surebound.branching.fsb import FSB
+from surebound.branching.rule import Bounding, Context, open_neurons
+
+
+class UPB:
+    """The largest score in the network; FSB's choice where no score exceeds `threshold`."""
+
+    threshold = 1e-4
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.fallback = FSB(context)
+
+    def scores(self, batch: Bounding) -> Tensor:
+        term = self.context.relaxation.intercept * batch.lam.clamp_min(0.0)
+        return torch.where(open_neurons(self.context, batch.nodes), term, 0.0)
+
+    def choose(self, batch: Bounding) -> Tensor:
+        best, choice = self.scores(batch).max(1)
+        weak = torch.nonzero(best <= self.threshold).flatten()
+        if len(weak):
+            choice[weak] = self.fallback.choose(_take(batch, weak))
+        return choice
+
+
+def _take(batch: Bounding, index: Tensor) -> Bounding:
+    nodes: Nodes = batch.nodes[index]
+    return Bounding(nodes, batch.duals[index], batch.lam[index], batch.bound[index])

@@ -1,0 +1,119 @@
+"""Runs the original file in onnxruntime, on one thread: the last word on a counterexample, and the check on loading."""
+
+import gzip
+import zlib
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surebound.errors import MissingFileError, NetworkError
+
+_CHUNK = 1024  # rows in one run, so that memory does not grow with the number of rows
+# Without the fallback onnxruntime reports a damaged file on standard output and tries it again.
+_CPU: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content, unpacked if it is gzipped."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        raise MissingFileError(f"network '{path}' cannot be read ({reason.lower()}); expected an ONNX file") from error
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise NetworkError(f"'{path}' is a damaged gzip file ({error}); expected a gzipped ONNX file") from error
+    if not content:
+        raise NetworkError(f"'{path}' is empty; expected an ONNX file")
+    return content
+
+
+class Replay:
+    """The file as a function of float32 rows. # (n, inputs) -> (n, outputs)"""
+
+    def __init__(self, path: str | Path) -> None:
+        import onnxruntime as ort
+
+        self.path = Path(path)
+        content = read_bytes(self.path)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        # Weights in separate files are found from the path, which a gzipped file does not have.
+        source: str | bytes = content if self.path.suffix == ".gz" else str(self.path)
+        try:
+            self._session: Any = ort.InferenceSession(source, options, **_CPU)
+            if any(0 in value.shape[:1] for value in self._session.get_inputs()):
+                opened = _open_batch(content)
+                self._session = ort.InferenceSession(opened, options, **_CPU)
+        except Exception as error:  # onnxruntime's errors have no common base
+            raise NetworkError(f"'{path}' cannot be run by onnxruntime: {_first_line(error)}") from error
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        if (len(inputs), len(outputs)) != (1, 1):
+            raise NetworkError(f"'{path}' has {len(inputs)} inputs and {len(outputs)} outputs; expected one of each")
+        first = inputs[0]
+        self._name: str = first.name
+        self._double = first.type == "tensor(double)"
+        self._dims: list[int | None] = [d if isinstance(d, int) and d > 0 else None for d in first.shape]
+
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The network's outputs, flattened, for each row."""
+        rows = np.ascontiguousarray(x, dtype=np.float64 if self._double else np.float32)
+        chunks = [self._rows(rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)]
+        return np.concatenate(chunks).astype(np.float32)
+
+    def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
+        batch, rest = (self._dims[0], self._dims[1:]) if self._dims else (1, [])
+        sample = tuple(d for d in rest if d is not None)
+        columns = rows.shape[1]
+        whole = None if batch is None else batch * prod(sample)
+        if len(sample) == len(rest) and columns == whole:
+            return np.stack([self._run(row.reshape(self._whole())).reshape(-1) for row in rows])
+        if len(sample) < len(rest) or columns != prod(sample):
+            raise NetworkError(f"'{self.path}' has inputs of shape {self._dims}; got rows of {columns} numbers")
+        if batch is not None:
+            # The file insists on a batch of its own size: the row fills it.
+            full = [np.broadcast_to(row.reshape(sample), (batch, *sample)) for row in rows]
+            return np.stack([self._run(np.ascontiguousarray(f)).reshape(batch, -1)[0] for f in full])
+        y = self._run(rows.reshape(len(rows), *sample))
+        if y.ndim and len(y) == len(rows):
+            return y.reshape(len(rows), -1)
+        # A reshape inside the file has mixed the rows; it meant one row at a time.
+        return np.stack([self._run(row.reshape(1, *sample)).reshape(-1) for row in rows])
+
+    def _whole(self) -> tuple[int, ...]:
+        return tuple(d for d in self._dims if d is not None)
+
+    def _run(self, x: NDArray[Any]) -> NDArray[Any]:
+        try:
+            return np.asarray(self._session.run(None, {self._name: x})[0])
+        except Exception as error:  # onnxruntime's errors have no common base
+            raise NetworkError(f"'{self.path}' cannot be run by onnxruntime: {_first_line(error)}") from error
+
+
+def replay(path: str | Path) -> Replay:
+    """The file as a function of float32 rows."""
+    return Replay(path)
+
+
+def _open_batch(content: bytes) -> bytes:
+    """The model with an open batch, where an old exporter spelt that as a batch of 0."""
+    import onnx
+
+    model = onnx.load_model_from_string(content)
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim[:1]:
+            if dim.dim_value == 0:
+                dim.dim_param = "batch"
+    return bytes(model.SerializeToString())
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,240 @@
+"""Properties from VNN-LIB files, versions 1.0 and 2.0, plain or gzipped.
+
+    read_property("prop.vnnlib.gz") -> Property
+
+`vnnlib1` and `vnnlib2` turn text into exact rows; this module reads the file, chooses between them, and makes regions
+of the rows. Rounding to float64 happens here, once: boxes outward, rows to nearest.
+"""
+
+import gzip
+import io
+import math
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from surebound.errors import MissingFileError, PropertyError
+from surebound.load import vnnlib1, vnnlib2
+from surebound.load.vnnlib1 import MAX_ROWS, SPACE, Query, Row
+from surebound.problem import Box, Property, Region, Vector
+
+MAX_BYTES = 2**28  # of text, after decompression
+MAX_NUMBERS = 2**27  # in all arrays of a property
+_VERSION_2 = re.compile(SPACE + r"\([ \t\r\n\f]*+vnnlib-version")
+
+Exact = Decimal | Fraction
+Side = dict[int, tuple[float, Exact]]  # input → its tightest bound, rounded outward and exact
+
+
+def read_property(path: str | Path) -> Property:
+    """Read a property from a VNN-LIB file, whichever version it is written in."""
+    text = _read_text(Path(path))
+    try:
+        query = vnnlib2.parse(text) if _VERSION_2.match(text) else vnnlib1.parse(text)
+        return to_property(query, source=str(path))
+    except PropertyError as error:
+        raise PropertyError(f"{path}: {error}") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise MissingFileError(f"cannot read the property file {str(path)!r}: {reason}") from error
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
+                data = unpacked.read(MAX_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise PropertyError(f"{path}: the gzip data is damaged or cut short ({error})") from error
+    if len(data) > MAX_BYTES:
+        raise PropertyError(f"{path}: expected at most {MAX_BYTES // 2**20} MiB of text, got more")
+    if b"\0" in data:
+        raise PropertyError(f"{path}: expected VNN-LIB text, got binary data")
+    return data.decode("utf-8-sig", errors="replace")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The tightest bounds on single inputs so far."""
+
+    lower: Side = field(default_factory=dict)
+    upper: Side = field(default_factory=dict)
+
+    def tighten(self, variable: int, bound: Exact, *, upper: bool) -> None:
+        """Intersect with variable <= bound (upper) or variable >= bound."""
+        side = self.upper if upper else self.lower
+        known = side.get(variable)
+        if known is None or (_exceeds(known[1], bound) if upper else _exceeds(bound, known[1])):
+            side[variable] = (_outward(bound, upper=upper), bound)
+
+    def is_empty_at(self, variable: int) -> bool:
+        """Whether no number lies between the exact bounds on this input."""
+        if variable not in self.lower or variable not in self.upper:
+            return False
+        (low, exact_low), (high, exact_high) = self.lower[variable], self.upper[variable]
+        return high <= math.nextafter(low, math.inf) and _exceeds(exact_low, exact_high)
+
+
+def _exceeds(a: Exact, b: Exact) -> bool:
+    if isinstance(a, Decimal) and isinstance(b, Decimal):
+        return a > b
+    return Fraction(a) > Fraction(b)
+
+
+def _outward(value: Exact, *, upper: bool) -> float:
+    """The float64 next to value that is not below it (upper) or not above it."""
+    try:
+        nearest = float(value) + 0.0  # no -0.0
+    except OverflowError:
+        nearest = math.inf
+    if math.isfinite(nearest):
+        stored = Decimal.from_float(nearest) if isinstance(value, Decimal) else Fraction(nearest)
+        if stored != value and (stored < value) == upper:
+            nearest = math.nextafter(nearest, math.inf if upper else -math.inf) + 0.0
+    if not math.isfinite(nearest):
+        raise PropertyError("a bound on an input is outside the range of float64")
+    return nearest
+
+
+def _split(rows: Iterable[Row], bounds: Bounds) -> list[Row]:
+    """Put the rows that bound a single input into bounds and return the others, and the strict ones."""
+    others = []
+    for row in rows:
+        variable = next(iter(row.terms))
+        is_bound = len(row.terms) == 1 and variable >= 0
+        if is_bound:
+            coefficient = row.terms[variable]
+            bounds.tighten(variable, -row.constant / coefficient, upper=coefficient > 0)
+        if row.strict or not is_bound:
+            others.append(row)
+    return others
+
+
+@dataclass
+class _Boxes:
+    """Makes boxes that differ from a common one in a few inputs, and each of them once."""
+
+    common: Bounds
+    inputs: int
+    name: Callable[[int], str]
+    made: dict[tuple[tuple[int, float, float], ...], Box] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lower = self._vector(self.common.lower, -np.inf)
+        self.upper = self._vector(self.common.upper, np.inf)
+
+    def _vector(self, side: Side, missing: float) -> Vector:
+        vector = np.full(self.inputs, missing)
+        vector[list(side)] = [number for number, _ in side.values()]
+        return vector
+
+    def find(self, own: Bounds) -> Box | None:
+        """The common box intersected with own, None if that is empty."""
+        touched = sorted(own.lower.keys() | own.upper.keys())
+        for i in touched:
+            if i in self.common.lower:
+                own.tighten(i, self.common.lower[i][1], upper=False)
+            if i in self.common.upper:
+                own.tighten(i, self.common.upper[i][1], upper=True)
+            if own.is_empty_at(i):
+                return None
+        changes = []
+        for i in touched:
+            low = own.lower[i][0] if i in own.lower else -math.inf
+            high = own.upper[i][0] if i in own.upper else math.inf
+            if low != self.lower[i] or high != self.upper[i]:
+                changes.append((i, low, high))
+        key = tuple(changes)
+        if key not in self.made:
+            _check_numbers((len(self.made) + 1) * 2 * self.inputs)
+            self.made[key] = self._make(key)
+        return self.made[key]
+
+    def _make(self, changes: tuple[tuple[int, float, float], ...]) -> Box:
+        lower, upper = self.lower.copy(), self.upper.copy()
+        for i, low, high in changes:
+            lower[i], upper[i] = low, high
+        unbounded = ~(np.isfinite(lower) & np.isfinite(upper))
+        if unbounded.any():
+            i = int(np.argmax(unbounded))
+            side = "upper" if np.isfinite(lower[i]) else "lower"
+            raise PropertyError(f"expected two bounds on every input, but {self.name(i)} has no {side} bound")
+        return Box(lower, upper)
+
+
+def to_property(query: Query, *, source: str) -> Property:
+    """One region per case of the query's formula, leaving out those with an empty box."""
+    common = Bounds()
+    for variable, bound, upper in query.bounds:
+        common.tighten(variable, bound, upper=upper)
+    common_rows = _split(query.formula.common, common)
+    cases = [] if any(common.is_empty_at(i) for i in common.lower) else query.formula.cases
+    if len(cases) * (len(common_rows) + 1) > MAX_ROWS:
+        raise PropertyError(f"the property has more than {MAX_ROWS:,} rows in disjunctive normal form")
+    boxes = _Boxes(common, query.inputs, query.input_name)
+    regions = []
+    numbers = 0
+    for case in cases:
+        own = Bounds()
+        rows = [*common_rows, *_split(case, own)]
+        box = boxes.find(own)
+        if box is not None:
+            numbers += len(rows) * (query.outputs + query.inputs * _mention_inputs(rows))
+            _check_numbers(numbers)
+            regions.append(_region(box, rows, query.outputs))
+    return Property(tuple(regions), query.inputs, query.outputs, source=source)
+
+
+def _check_numbers(numbers: int) -> None:
+    if numbers > MAX_NUMBERS:
+        raise PropertyError(f"the property needs more than {MAX_NUMBERS:,} numbers to write down")
+
+
+def _mention_inputs(rows: Iterable[Row]) -> bool:
+    return any(variable >= 0 for row in rows for variable in row.terms)
+
+
+def _region(box: Box, rows: Sequence[Row], outputs: int) -> Region:
+    """The region of a box and some rows, rounded to nearest."""
+    on_output = np.zeros((len(rows), outputs))
+    on_input = np.zeros((len(rows), box.lower.size)) if _mention_inputs(rows) else None
+    constant = np.zeros(len(rows))
+    rounded = False
+    for r, row in enumerate(rows):
+        constant[r], inexact = _nearest(row.constant)
+        rounded |= inexact
+        for variable, coefficient in row.terms.items():
+            number, inexact = _nearest(coefficient)
+            rounded |= inexact
+            if variable < 0:
+                on_output[r, ~variable] = number
+            elif on_input is not None:
+                on_input[r, variable] = number
+    strict = np.array([row.strict for row in rows], dtype=np.bool_)
+    return Region(box=box, on_output=on_output, on_input=on_input, constant=constant, strict=strict, rounded=rounded)
+
+
+def _nearest(value: Fraction) -> tuple[float, bool]:
+    """The float64 nearest to value, and whether it differs; it is then within one relative rounding."""
+    if value.denominator == 1 and abs(value.numerator) <= 2**53:  # nearly always 0, 1 or -1
+        return float(value.numerator), False
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise PropertyError("a number in a constraint is outside the range of float64")
+    inexact = Fraction(number) != value
+    if inexact and abs(number) < sys.float_info.min:
+        raise PropertyError("a number in a constraint is too small for float64")
+    return number, inexact

@@ -1,0 +1,201 @@
+"""VNN-LIB 2.0: from text to linear rows, through the standard's own parser (the `vnnlib` package).
+
+    parse("(vnnlib-version <2.0>) (declare-network N …) (assert (<= X[0,0] 0.5)) …") -> Query
+
+The package checks syntax, types and indices; its syntax tree is folded with the operators of `vnnlib1`. One network
+with one input and one output is supported; X[i,j,…] is flattened in C order.
+
+The package crashes on deep nesting and knows no exponents, so `_prepared` refuses too much nesting and writes 1.5e-3 as
+0.0015. It also stops at a NUL, which `vnnlib.read_property` refuses. The package is imported on use only.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from surebound.errors import PropertyError
+from surebound.load.vnnlib1 import (
+    MAX_NESTING,
+    ONE,
+    ZERO,
+    Formula,
+    Linear,
+    Query,
+    Value,
+    apply,
+    conjunction,
+    negation,
+    read_number,
+)
+
+if TYPE_CHECKING:
+    from vnnlib import BoolExpr, InputDefinition, Node, OutputDefinition, Var
+    from vnnlib import Query as Tree
+
+MAX_VARIABLES = 2**24  # of an input or output: a shape is written much faster than it is allocated
+_REALS = frozenset({"Real", "F16", "BF16", "F32", "F64"})
+_PIECE = re.compile(
+    r"""(?P<comment>;[^\r\n]*+)|"[^"\r\n]*+"|(?P<open>\()|(?P<close>\))"""
+    r"|(?<![\w.])(?P<exponent>-?[0-9]++(?:\.[0-9]++)?[eE][-+]?[0-9]++)(?![\w.])",
+    re.ASCII,
+)
+_SYNTAX_ERROR = re.compile(r"Parse error: syntax error at line ([0-9]+), column [0-9]+: '(.*)'\s*", re.DOTALL)
+
+
+def parse(text: str) -> Query:
+    """Read VNN-LIB 2.0 text."""
+    tree = _parse_tree(text)
+    if len(tree.networks) != 1:
+        raise PropertyError(f"expected a property of one network, got {len(tree.networks)} networks")
+    network = tree.networks[0]
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise PropertyError(
+            f"expected a network with one input and one output, but {network.name} has {len(network.inputs)} inputs"
+            f" and {len(network.outputs)} outputs"
+        )
+    shape, name = network.inputs[0].shape, network.inputs[0].name
+    return Query(
+        inputs=_size(network.inputs[0]),
+        outputs=_size(network.outputs[0]),
+        formula=conjunction([_formula(assertion.expr) for assertion in tree.assertions]),
+        input_name=lambda i: f"{name}{_indices(i, shape)}",
+    )
+
+
+def _parse_tree(text: str) -> "Tree":
+    try:
+        import vnnlib
+    except ImportError as error:
+        raise PropertyError(
+            f"VNN-LIB 2.0 is read with the package vnnlib, which cannot be imported ({error}): pip install vnnlib"
+        ) from error
+    prepared = _prepared(text)
+    try:
+        return vnnlib.parse_query_string(prepared)
+    except vnnlib.VNNLibException as error:
+        raise PropertyError(_sentence(str(error))) from error
+    except (IndexError, ValueError, RuntimeError) as error:  # numbers beyond 64 bits, letters outside ASCII
+        raise PropertyError(f"expected VNN-LIB 2.0, but the package vnnlib cannot read it ({error})") from error
+
+
+def _prepared(text: str) -> str:
+    """The text without comments and exponents, if it is not nested too deeply."""
+    depth = 0
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal depth
+        depth += (match["open"] is not None) - (match["close"] is not None)
+        try:
+            if depth > MAX_NESTING:
+                raise PropertyError(f"expected at most {MAX_NESTING} nested parentheses, got more")
+            if match["exponent"] is not None:
+                plain = format(read_number(match["exponent"]), "f")
+                return plain if "." in plain else plain + ".0"
+        except PropertyError as error:
+            line = text.count("\n", 0, match.start()) + 1
+            raise PropertyError(f"line {line}: {error}") from error
+        return "" if match["comment"] is not None else match[0]
+
+    return _PIECE.sub(replace, text)
+
+
+def _sentence(message: str) -> str:
+    """The first complaint of the package, which reports in JSON or in plain text."""
+    try:
+        first = json.loads(message)["errors"][0]
+        return f"line {first['line']}: {first['message']} {first['offendingSymbol']!r}: {first['hint']}".rstrip(".")
+    except (ValueError, LookupError, TypeError):
+        match = _SYNTAX_ERROR.fullmatch(message)
+        if match is None:
+            return " ".join(message.split())[:300]
+        return (
+            f"line {match[1]}: expected VNN-LIB 2.0, got {repr(match[2][:40]) if match[2] else 'the end of the file'}"
+        )
+
+
+def _size(definition: "InputDefinition | OutputDefinition") -> int:
+    """The number of variables of a declared tensor."""
+    if definition.dtype.name not in _REALS:
+        raise PropertyError(f"expected {definition.name} to be of a real type, got {definition.dtype.name}")
+    size = math.prod(definition.shape)
+    if size > MAX_VARIABLES:
+        raise PropertyError(f"expected at most {MAX_VARIABLES:,} variables, but {definition.name} has {size:,}")
+    return size
+
+
+def _indices(flat: int, shape: Sequence[int]) -> list[int]:
+    indices = []
+    for size in reversed(shape):
+        flat, index = divmod(flat, size)
+        indices.append(index)
+    return indices[::-1]
+
+
+def _formula(expression: "BoolExpr") -> Formula:
+    """Fold a syntax tree, children first and without recursion."""
+    import vnnlib
+
+    operators: dict[type[Node], str] = {
+        vnnlib.And: "and",
+        vnnlib.Or: "or",
+        vnnlib.LessEqual: "<=",
+        vnnlib.LessThan: "<",
+        vnnlib.GreaterEqual: ">=",
+        vnnlib.GreaterThan: ">",
+        vnnlib.Equal: "=",
+        vnnlib.NotEqual: "!=",
+        vnnlib.Plus: "+",
+        vnnlib.Minus: "-",
+        vnnlib.Negate: "-",
+        vnnlib.Multiply: "*",
+    }
+    line = 0
+    values: list[Value] = []
+    pending: list[tuple[Node, int | None]] = [(expression, None)]  # a node, and its arity once its children are done
+    while pending:
+        node, arity = pending.pop()
+        try:
+            if arity is not None:
+                args = values[len(values) - arity :]
+                del values[len(values) - arity :]
+                values.append(_applied(operators[type(node)], args))
+            elif type(node) in operators:
+                children = node.children()
+                pending.append((node, len(children)))
+                pending.extend((child, None) for child in reversed(children))
+            elif isinstance(node, vnnlib.Literal):
+                line = node.line
+                values.append(Linear({}, Fraction(read_number(node.lexeme))))
+            elif isinstance(node, vnnlib.Var):
+                line = node.line
+                values.append(Linear({_variable(node): ONE}, ZERO))
+            else:
+                raise PropertyError(f"unsupported expression {str(node)[:40]!r}")
+        except PropertyError as error:
+            raise PropertyError(f"line {line}: {error}") from error
+    (value,) = values
+    if not isinstance(value, Formula):
+        raise PropertyError(f"line {line}: expected a formula, got a number")
+    return value
+
+
+def _applied(operator: str, args: Sequence[Value]) -> Value:
+    if operator == "!=":
+        equal = apply("=", args)
+        return negation(equal) if isinstance(equal, Formula) else equal
+    return apply(operator, args)
+
+
+def _variable(var: "Var") -> int:
+    """The variable's number: its flat index i in C order, ~i for an output."""
+    flat = 0
+    for index, size in zip(var.indices, var.shape, strict=True):
+        flat = flat * size + index
+    if var.kind.name == "Input":
+        return flat
+    if var.kind.name == "Output":
+        return ~flat
+    raise PropertyError(f"expected inputs and outputs of the network, got the hidden node {var.name}")

@@ -1,0 +1,287 @@
+"""Builds a `Network`, and writes the piecewise-linear activations exactly as affine operations and ReLUs.
+
+Every encoding is an identity over the reals, and two operations are merged only where the merged numbers are exact in
+float64, so the network that comes out means what the network that went in means. Simplifications are made while
+building: a helper may return an existing node, and what becomes unused is dropped by `Builder.build`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surebound.errors import NetworkError
+from surebound.network.conv import Conv
+from surebound.network.graph import Input, Network, Node, Relu
+from surebound.network.linear import Linear, Scale, Shift, Sum, size
+from surebound.network.op import Affine, Shape
+from surebound.network.shape import Concat, Pick, Reshape
+
+Real = Tensor | NDArray[np.floating] | NDArray[np.integer] | float
+"""A constant: any array of numbers that float64 holds exactly."""
+Pads = Sequence[tuple[int, int]]
+"""How much to add before and after each spatial axis."""
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def real(value: Real) -> Tensor:
+    """The constant as a float64 tensor of finite numbers."""
+    if isinstance(value, Tensor):
+        tensor = value.detach().to(device="cpu", dtype=torch.float64)
+    else:
+        tensor = torch.from_numpy(np.array(value, dtype=np.float64))
+    if not bool(torch.isfinite(tensor).all()):
+        raise NetworkError("a weight is NaN or infinite; expected finite numbers")
+    return tensor
+
+
+def exact_sum(a: Tensor, b: Tensor) -> Tensor | None:
+    """a + b if float64 holds it without rounding (Knuth's two-sum has no remainder), else None."""
+    total = a + b
+    virtual = total - a
+    remainder = (a - (total - virtual)) + (b - virtual)
+    return total if bool((remainder == 0).all()) else None
+
+
+class Builder:
+    """A network under construction. Methods take and return node numbers; node 0 is the input."""
+
+    def __init__(self, input_shape: Shape) -> None:
+        self._nodes: list[Node] = [Node(Input(tuple(input_shape)), (), "input")]
+        self.name = ""  # given to the nodes that are added without a name of their own
+
+    def node(self, x: int) -> Node:
+        """The node with a number."""
+        return self._nodes[x]
+
+    def shape(self, x: int) -> Shape:
+        """A node's shape, without the batch."""
+        return self._nodes[x].shape
+
+    def add(self, op: Affine | Relu, *inputs: int, name: str = "") -> int:
+        """Append a node and return its number."""
+        if any(d < 1 for d in op.shape):
+            raise NetworkError(f"'{name or self.name}' has the shape {list(op.shape)}; expected at least one element")
+        self._nodes.append(Node(op, inputs, name or self.name))
+        return len(self._nodes) - 1
+
+    def build(self, output: int) -> Network:
+        """The network that ends in `output`, without the nodes that do not lead there."""
+        needed = {0, output}
+        for i in range(output, 0, -1):
+            if i in needed:
+                needed.update(self._nodes[i].inputs)
+        kept = sorted(needed)
+        number = {old: new for new, old in enumerate(kept)}
+        nodes = tuple(Node(n.op, tuple(number[j] for j in n.inputs), n.name) for n in (self._nodes[i] for i in kept))
+        return Network(nodes, number[output])
+
+    # ---- affine operations
+
+    def linear(self, x: int, weight: Real, bias: Real | None = None) -> int:
+        """x Wᵀ + b on the last axis. # weight (out, in), bias (out,)"""
+        w, *lead = real(weight), *self.shape(x)[:-1]
+        if w.ndim != 2 or w.shape[1] != self.shape(x)[-1]:
+            raise NetworkError(f"a matrix of shape {list(w.shape)} cannot multiply {list(self.shape(x))}")
+        return self.add(Linear(w.contiguous(), None if bias is None else real(bias), tuple(lead)), x)
+
+    def conv(
+        self,
+        x: int,
+        weight: Real,
+        bias: Real | None = None,
+        *,
+        stride: Shape | None = None,
+        pads: Pads | None = None,
+        dilation: Shape | None = None,
+        groups: int = 1,
+    ) -> int:
+        """W ∗ x + b on (channels, *size). # weight (out, in / groups, *kernel), bias (out,)"""
+        w, shape = real(weight), self.shape(x)
+        axes = w.ndim - 2
+        if axes not in (1, 2) or len(shape) != axes + 1 or groups < 1 or w.shape[1] * groups != shape[0]:
+            raise NetworkError(
+                f"a kernel of shape {list(w.shape)} with {groups} groups cannot convolve {list(shape)}; "
+                "expected one or two spatial axes and matching channels"
+            )
+        pads = pads or [(0, 0)] * axes
+        if any(before != after for before, after in pads):
+            x, pads = self.pad(x, pads), [(0, 0)] * axes
+        op = Conv(
+            weight=w.contiguous(),
+            in_shape=self.shape(x),
+            bias=None if bias is None else real(bias).reshape(-1, *[1] * axes),
+            stride=stride or (1,) * axes,
+            padding=tuple(before for before, _ in pads),
+            dilation=dilation or (1,) * axes,
+            groups=groups,
+        )
+        return self.add(op, x)
+
+    def scale(self, x: int, weight: Real) -> int:
+        """w ⊙ x; w may carry a few roundings."""
+        w = real(weight).expand(self.shape(x))
+        if bool((w == 1).all()):
+            return x
+        exact = bool(((w == 0) | (w.abs() == 1) | (w.abs() == 2)).all())
+        return self.add(Scale(w.contiguous(), roundings=0) if exact else Scale(w.contiguous()), x)
+
+    def shift(self, x: int, bias: Real) -> int:
+        """x + b, as the bias of the operation before it where that is exact."""
+        b = real(bias).expand(self.shape(x))
+        if not bool(b.any()):
+            return x
+        node = self._nodes[x]
+        if isinstance(node.op, Shift):
+            total = exact_sum(node.op.bias, b)
+            if total is not None:
+                return self.shift(node.inputs[0], total)
+        elif isinstance(node.op, Linear | Conv):
+            merged = self._with_bias(node.op, b)
+            if merged is not None:
+                return self.add(merged, *node.inputs, name=node.name)
+        return self.add(Shift(b.contiguous()), x)
+
+    def _with_bias(self, op: Linear | Conv, b: Tensor) -> Linear | Conv | None:
+        """The op with b added to its bias, or None if b varies along an axis that the bias does not have."""
+        slim = b[(0,) * (b.ndim - 1)] if isinstance(op, Linear) else b[(slice(None), *[slice(1)] * (b.ndim - 1))]
+        if not bool((b == slim).all()):
+            return None
+        total = slim if op.bias is None else exact_sum(op.bias, slim)
+        return None if total is None else replace(op, bias=total.contiguous())
+
+    def negate(self, x: int) -> int:
+        """−x."""
+        return self.scale(x, -1.0)
+
+    def sum(self, *xs: int, signs: Sequence[int] | None = None) -> int:
+        """Σᵢ sᵢ xᵢ with signs ±1 (all + unless given)."""
+        shapes = {self.shape(x) for x in xs}
+        if len(shapes) != 1:
+            raise NetworkError(f"branches of shapes {sorted(map(list, shapes))} cannot be added")
+        chosen = torch.tensor(signs or [1] * len(xs), dtype=torch.float64)
+        return self.add(Sum(chosen, shapes.pop()), *xs)
+
+    # ---- moving numbers
+
+    def reshape(self, x: int, shape: Shape) -> int:
+        """The same elements under another shape."""
+        shape = tuple(shape)
+        if size(shape) != size(self.shape(x)):
+            raise NetworkError(f"{list(self.shape(x))} cannot be reshaped to {list(shape)}")
+        node = self._nodes[x]
+        if isinstance(node.op, Reshape):
+            return self.reshape(node.inputs[0], shape)
+        if shape == self.shape(x):
+            return x
+        if isinstance(node.op, Pick):
+            return self.add(Pick(node.op.index.reshape(shape), node.op.in_shape), *node.inputs, name=node.name)
+        return self.add(Reshape(shape, self.shape(x)), x)
+
+    def pick(self, x: int, index: NDArray[np.int64] | Tensor) -> int:
+        """y[i] = x[index[i]] on flattened tensors, and 0 where index[i] is −1."""
+        chosen = index.contiguous() if isinstance(index, Tensor) else torch.from_numpy(np.array(index, dtype=np.int64))
+        node = self._nodes[x]
+        count = size(self.shape(x))
+        if chosen.numel() and not -1 <= int(chosen.min()) <= int(chosen.max()) < count:
+            raise NetworkError(f"an index reaches outside the {count} elements of {list(self.shape(x))}")
+        if chosen.numel() == count and bool((chosen.reshape(-1) == torch.arange(count)).all()):
+            return self.reshape(x, tuple(chosen.shape))
+        if isinstance(node.op, Reshape):
+            return self.pick(node.inputs[0], chosen)
+        if isinstance(node.op, Pick):
+            through = torch.where(chosen < 0, -1, node.op.index.reshape(-1)[chosen.clamp_min(0)])
+            return self.pick(node.inputs[0], through)
+        return self.add(Pick(chosen, self.shape(x)), x)
+
+    def pad(self, x: int, pads: Pads) -> int:
+        """Zeros around the last axes, (before, after) for each."""
+        if any(p < 0 for pair in pads for p in pair):
+            raise NetworkError(f"pads of {[list(p) for p in pads]} remove elements; expected pads of at least 0")
+        shape = self.shape(x)
+        index = np.arange(size(shape), dtype=np.int64).reshape(shape)
+        lead = [(0, 0)] * (len(shape) - len(pads))
+        return self.pick(x, np.pad(index, [*lead, *pads], constant_values=-1))
+
+    def concat(self, xs: Sequence[int], axis: int) -> int:
+        """Branches joined along an axis (counted without the batch)."""
+        shapes = tuple(self.shape(x) for x in xs)
+        if len({(*s[:axis], *s[axis + 1 :]) for s in shapes}) != 1:
+            raise NetworkError(f"branches of shapes {[list(s) for s in shapes]} cannot be joined along axis {axis}")
+        return xs[0] if len(xs) == 1 else self.add(Concat(axis, shapes), *xs)
+
+    def constant(self, value: Real) -> int:
+        """A node that does not depend on the input."""
+        v = real(value)
+        return self.shift(self.pick(0, torch.full(v.shape, -1)), v)
+
+    # ---- piecewise-linear functions
+
+    def relu(self, x: int) -> int:
+        """max(x, 0)."""
+        return x if isinstance(self._nodes[x].op, Relu) else self.add(Relu(self.shape(x)), x)
+
+    def maximum(self, a: int, b: int | Tensor) -> int:
+        """max(a, b) = b + relu(a − b) element by element; b is a node, or a tensor of constants."""
+        if isinstance(b, Tensor):
+            return self.shift(self.relu(self.shift(a, -b)), b)
+        return self.sum(b, self.relu(self.sum(a, b, signs=(1, -1))))
+
+    def minimum(self, a: int, b: int | Tensor) -> int:
+        """min(a, b) = b − relu(b − a) element by element; b is a node, or a tensor of constants."""
+        if isinstance(b, Tensor):
+            return self.shift(self.negate(self.relu(self.shift(self.negate(a), b))), b)
+        return self.sum(b, self.relu(self.sum(b, a, signs=(1, -1))), signs=(1, -1))
+
+    def absolute(self, x: int) -> int:
+        """|x| = 2 relu(x) − x."""
+        return self.sum(self.scale(self.relu(x), 2.0), x, signs=(1, -1))
+
+    def leaky_relu(self, x: int, slope: Real) -> int:
+        """max(x, 0) + s min(x, 0) = s x + (1 − s) relu(x), for one slope or one for each element, of any size."""
+        s = real(slope)
+        if not bool(s.any()):
+            return self.relu(x)
+        if bool((s == 1).all()):
+            return x
+        return self.sum(self.scale(x, s), self.scale(self.relu(x), 1.0 - s))
+
+    def clip(self, x: int, lo: Real | None, hi: Real | None) -> int:
+        """min(max(x, lo), hi) = lo + relu(x − lo) − relu(x − hi) for lo ≤ hi.
+
+        A bound at the end of float32's range, or beyond, is no bound: it is how files spell an absent one.
+        """
+        low, high = _bound(lo, -1.0), _bound(hi, 1.0)
+        if low is None:
+            return x if high is None else self.minimum(x, high)
+        if high is None:
+            return self.maximum(x, low)
+        if bool((low > high).any()):
+            return self.minimum(self.maximum(x, low), high)
+        above = self.relu(self.shift(x, -low)), self.relu(self.shift(x, -high))
+        return self.shift(self.sum(*above, signs=(1, -1)), low)
+
+    def batch_norm(self, x: int, gamma: Real, beta: Real, mean: Real, variance: Real, epsilon: float) -> int:
+        """γ (x − mean) / √(variance + ε) + β along the first axis.
+
+        Three operations rather than one, so that all that carries a rounding is the scale.
+        """
+        column = (-1, *[1] * (len(self.shape(x)) - 1))
+        spread = real(variance) + epsilon
+        if bool((spread <= 0).any()):
+            raise NetworkError("a batch norm's variance + epsilon is not positive")
+        centred = self.shift(x, -real(mean).reshape(column))
+        return self.shift(
+            self.scale(centred, (real(gamma) / spread.sqrt()).reshape(column)), real(beta).reshape(column)
+        )
+
+
+def _bound(value: Real | None, sign: float) -> Tensor | None:
+    if value is None:
+        return None
+    bound = value.double() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
+    return None if bool((sign * bound >= FLOAT32_MAX).all()) else real(bound)

@@ -1,0 +1,21 @@
+"""A network together with the runtime it came from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surebound.network.graph import Network
+
+Replay = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""(n, inputs) float32 -> (n, outputs) float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What `surebound.load` returns: the network to reason about, and `replay` to run the original on points."""
+
+    network: Network  # float64
+    replay: Replay
+    source: str

@@ -1,0 +1,56 @@
+"""From a promising point to a counterexample that stands: in the box, replayed on the original file, violating."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from surebound.attacks.objective import round_inward
+from surebound.bounds.enclosure import enclose
+from surebound.network.graph import Network
+from surebound.network.model import Replay
+from surebound.problem import Counterexample, Region, Vector
+
+
+
+class Confirm:
+    """Replays points and keeps those that violate one of the regions."""
+
+    def __init__(self, network: Network, replay: Replay) -> None:
+        """`network` in float64."""
+        self._network = network
+        self._replay = replay
+
+    def __call__(self, point: Vector, regions: Sequence[Region]) -> Counterexample | None:
+        """The counterexample at the point nearest to `point` that float32 can hold in a region's box, if it is one."""
+        for region in regions:
+            x = _into_box(point, region)
+            thin = x.astype(np.float32).astype(np.float64) != x
+            y = self._replay(x.astype(np.float32)[None])[0].reshape(-1)
+            if not region.holds(x, y.astype(np.float64)):
+                continue
+            if thin.any() and not self._holds_exactly(x, region):
+                continue
+            return Counterexample(x, y)
+        return None
+
+    def _holds_exactly(self, x: Vector, region: Region) -> bool:
+        """Whether x violates the property in real arithmetic, by rigorous intervals at the point."""
+        point = torch.from_numpy(x).reshape(1, *self._network.input_shape)
+        enclosure = enclose(self._network, point, point)
+        low, high = (t[self._network.output].flatten().numpy() for t in (enclosure.lower, enclosure.upper))
+        corners = np.where(region.on_output > 0, high, low)
+        worst = (region.on_output * corners).sum(1) + region.constant
+        scale = np.abs(region.on_output * corners).sum(1) + np.abs(region.constant)
+        if region.on_input is not None:
+            worst = worst + region.on_input @ x
+            scale = scale + np.abs(region.on_input) @ np.abs(x)
+        return bool((worst + 1e-13 * scale < 0).all())
+
+
+def _into_box(point: Vector, region: Region) -> Vector:
+    """The nearest float32 point of the box; where an interval holds no float32, its float64 midpoint."""
+    lower, upper = (t.astype(np.float64) for t in round_inward(region.box))
+    inside = np.clip(np.clip(point, lower, upper).astype(np.float32).astype(np.float64), lower, upper)
+    middle = np.clip((region.box.lower + region.box.upper) / 2, region.box.lower, region.box.upper)
+    return np.where(lower <= upper, inside, middle)

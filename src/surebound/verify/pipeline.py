@@ -1,0 +1,239 @@
+"""Verification from start to end: attack → root bounds → longer attack → branch and bound.
+
+Regions over one box share their root bounds. Each stage hands on only the regions it could not settle.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surebound.attacks.mi_fgsm import MIFGSM
+from surebound.attacks.objective import Objective
+from surebound.attacks.pgd import PGD
+from surebound.bounds.beta_crown import Specification
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.folded import FoldedForm
+from surebound.bounds.form import Form, Rows
+from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.root import LayerBounding, fold_network, tighten_layers
+from surebound.errors import UsageError
+from surebound.network.model import Model
+from surebound.problem import Box, Counterexample, Property, Region, Robustness, Status, Verdict
+from surebound.verify.clock import Clock, OutOfTime
+from surebound.verify.confirm import Confirm
+from surebound.verify.input_search import input_search
+from surebound.verify.search import Outcome, SearchConfig, search
+from surebound.verify.subject import Subject
+
+INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input box
+FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a caller of `verify` may choose."""
+
+    timeout: float | None = None
+    branching: str = "auto"
+    seed: int = 0
+    memory: int | None = None  # bytes; None: a quarter of what is available
+    early_stop: bool = False
+    quick_attack: PGD = field(default_factory=lambda: PGD(steps=30, restarts=10))
+    long_attack: MIFGSM = field(default_factory=lambda: MIFGSM(steps=100, restarts=30))
+    layers: LayerBounding = field(default_factory=LayerBounding)
+    search: SearchConfig = field(default_factory=SearchConfig)
+
+
+def verify(model: Model, problem: Property | Robustness, options: Options) -> Verdict:
+    """Decide a property. See `surebound.verify` for the public form."""
+    clock = Clock(options.timeout)
+    network = model.network
+    prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
+    prop.check_fits(inputs=network.inputs, outputs=network.outputs)
+    run = _Run(model, options, clock)
+    regions = [region for region in prop.regions if not region.box.empty]
+    try:
+        outcome = run.decide(regions)
+    except OutOfTime:
+        outcome = Outcome(timed_out=True, reason="the time ran out", subproblems=run.subproblems)
+    return Verdict(
+        status=_status(outcome),
+        counterexample=outcome.counterexample,
+        seconds=clock.elapsed,
+        seconds_by_phase={name: round(seconds, 6) for name, seconds in clock.phases.items()},
+        subproblems=outcome.subproblems,
+        lower_bound=outcome.lower_bound if np.isfinite(outcome.lower_bound) else None,
+        branching=run.branching,
+        seed=options.seed,
+        reason=outcome.reason,
+    )
+
+
+def _status(outcome: Outcome) -> Status:
+    if outcome.counterexample is not None:
+        return "sat"
+    if outcome.proved:
+        return "unsat"
+    return "timeout" if outcome.timed_out else "unknown"
+
+
+class _Run:
+    """The state of one verification."""
+
+    def __init__(self, model: Model, options: Options, clock: Clock) -> None:
+        self.model, self.options, self.clock = model, options, clock
+        self.network = model.network
+        self.fast_network = model.network.to(torch.float32)
+        self.confirm = Confirm(model.network, model.replay)
+        self.generator = torch.Generator().manual_seed(options.seed)
+        self.branching: str | None = None
+        self.subproblems = 0
+
+    def decide(self, regions: Sequence[Region]) -> Outcome:
+        """All regions, box by box."""
+        if not regions:
+            return Outcome(proved=True, reason="the property has no reachable region")
+        found = self._attack(self.options.quick_attack, regions)
+        if found is not None:
+            return Outcome(counterexample=found)
+        if self._splits_inputs(regions):
+            self.branching = "input"
+            return input_search(self.network, regions, self.clock, self._point_tester(regions))
+        total = Outcome(proved=True, lower_bound=float("inf"))
+        for group in _by_box(regions):
+            outcome = self._decide_box(group)
+            self.subproblems += outcome.subproblems
+            total = _merge(total, outcome, self.subproblems)
+            if outcome.counterexample is not None or outcome.timed_out:
+                break
+        return total
+
+    def _splits_inputs(self, regions: Sequence[Region]) -> bool:
+        chosen = self.options.branching
+        if chosen == "input":
+            return True
+        varying = max(int((r.box.upper > r.box.lower).sum()) for r in regions)
+        return chosen == "auto" and varying <= INPUT_SPLIT_LIMIT and self.network.inputs <= 2 * INPUT_SPLIT_LIMIT
+
+    def _decide_box(self, regions: Sequence[Region]) -> Outcome:
+        with self.clock.phase("root"):
+            form = self._bound_layers(regions[0].box)
+            specification = _specification(form, self.network.output, regions)
+            subject = Subject(self.network, form, specification)
+        self.branching = "upb" if self.options.branching == "auto" else self.options.branching
+        config = replace(
+            self.options.search,
+            branching=self.branching,
+            early_stop=self.options.early_stop,
+            memory=self.options.memory or _available_memory() // 4,
+        )
+        tester = self._point_tester(regions)
+        attacked = False
+
+        def try_points(points: Tensor) -> Counterexample | None:
+            nonlocal attacked
+            found = tester(points)
+            if found is None and not attacked:
+                attacked = True
+                found = self._attack(self.options.long_attack, regions)
+            return found
+
+        return search(subject, config, self.clock, try_points)
+
+    def _bound_layers(self, box: Box) -> Form:
+        shape = (1, *self.network.input_shape)
+        enclosure = Enclosure(
+            self.network, torch.from_numpy(box.lower).reshape(shape), torch.from_numpy(box.upper).reshape(shape)
+        )
+        if _fits_folded(enclosure):
+            return fold_network(enclosure, self.options.layers, self.clock.check)
+        tighten_layers(enclosure, replace(self.options.layers, ascent=None), self.clock.check)
+        return GraphForm.at(enclosure, self.network.output)
+
+    def _attack(self, attack: PGD | MIFGSM, regions: Sequence[Region]) -> Counterexample | None:
+        with self.clock.phase("attack"):
+            objective = Objective(self.fast_network, regions)
+            result = attack.run(objective, generator=self.generator, deadline=self.clock.deadline)
+            for i in torch.nonzero(result.found).flatten().tolist():
+                found = self.confirm(result.points[i].double().numpy(), [regions[i]])
+                if found is not None:
+                    return found
+        return None
+
+    def _point_tester(self, regions: Sequence[Region]):  # type: ignore[no-untyped-def]
+        objective = Objective(self.fast_network, regions)
+
+        def test(points: Tensor) -> Counterexample | None:
+            x = objective.clip(points.float()[None].expand(len(regions), -1, -1))
+            value = objective.value(x)
+            for g, i in torch.nonzero(value <= 0).tolist()[:16]:
+                found = self.confirm(x[g, i].double().numpy(), [regions[g]])
+                if found is not None:
+                    return found
+            return None
+
+        return test
+
+
+def _specification(form: Form, output: int, regions: Sequence[Region]) -> Specification:
+    """The regions' rows over the form's columns."""
+    on_output = torch.from_numpy(np.concatenate([r.on_output for r in regions]))
+    zero = np.zeros_like(regions[0].box.lower)[None]
+    on_input = torch.from_numpy(
+        np.concatenate([zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions])
+    )
+    constant = torch.from_numpy(np.concatenate([r.constant for r in regions]))
+    if isinstance(form, FoldedForm):
+        shapes = [form.enclosure.network.nodes[n].shape for n in (output, 0)]
+        start = {output: on_output.reshape(-1, *shapes[0]), 0: on_input.reshape(-1, *shapes[1])}
+        folded = form.fold(start)
+        rows = Rows(folded.coefficients, folded.constant + constant, folded.error)
+    elif isinstance(form, GraphForm):
+        rows = form.rows(on_output, on_input, constant)
+    else:
+        raise UsageError(f"unknown form {type(form).__name__}")
+    starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
+    return Specification(rows, tuple(starts.tolist()), form.start_error(rows))
+
+
+def _fits_folded(enclosure: Enclosure) -> bool:
+    """Whether the folded form is sure to be small enough, judged by interval bounds."""
+    network = enclosure.network
+    columns, numbers = network.inputs, 0
+    for k in range(len(network.layers)):
+        low, high = enclosure.layer(k)
+        ambiguous = int(((low < 0) & (high > 0)).sum())
+        numbers += ambiguous * columns
+        columns += ambiguous
+    return numbers <= FOLDED_LIMIT
+
+
+def _by_box(regions: Sequence[Region]) -> list[list[Region]]:
+    groups: dict[int, list[Region]] = {}
+    for region in regions:
+        groups.setdefault(id(region.box), []).append(region)
+    return list(groups.values())
+
+
+def _merge(total: Outcome, new: Outcome, subproblems: int) -> Outcome:
+    return Outcome(
+        proved=total.proved and new.proved,
+        counterexample=new.counterexample,
+        subproblems=subproblems,
+        lower_bound=min(total.lower_bound, new.lower_bound),
+        timed_out=total.timed_out or new.timed_out,
+        reason=new.reason or total.reason,
+    )
+
+
+def _available_memory() -> int:
+    """Bytes of free memory, or 4 GiB where the system does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return 4 * 2**30

@@ -1,0 +1,221 @@
+"""Branch and bound over ReLU splits: pick the lowest bounds, split, bound, prune, repeat.
+
+A node is pruned only by a bound evaluated soundly (float64, rounding error taken off). A node with nothing left to split is
+decided by a linear program, and the program's multipliers are checked by the same sound evaluation.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, ascend
+from surebound.branching import RULES
+from surebound.branching.rule import Bounding, Rule, open_neurons
+from surebound.problem import Counterexample
+from surebound.verify.clock import Clock, OutOfTime
+from surebound.verify.early_stop import EarlyStop
+from surebound.verify.iterations import IterationPolicy
+from surebound.verify.leaf import decide_leaf
+from surebound.verify.queue import Batch, Queue
+from surebound.verify.subject import Subject
+
+TryPoints = Callable[[Tensor], Counterexample | None]
+"""Points (n, network inputs) near which a counterexample may lie -> one that was replayed, or None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Options of the search."""
+
+    branching: str = "upb"
+    root: Ascent = Ascent(iterations=20)
+    ascent: Ascent = Ascent()  # its iteration count is replaced by the policy's
+    iterations: IterationPolicy = field(default_factory=IterationPolicy)
+    batch: int | None = None  # nodes bounded at once; None: by memory and cache
+    memory: int = 2**31  # bytes for the queue
+    early_stop: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a search ended: `proved`, or with a counterexample, or neither and a reason."""
+
+    proved: bool = False
+    counterexample: Counterexample | None = None
+    subproblems: int = 0
+    lower_bound: float = float("-inf")
+    timed_out: bool = False
+    reason: str = ""
+
+
+def search(subject: Subject, config: SearchConfig, clock: Clock, try_points: TryPoints) -> Outcome:
+    """Decide whether any open region of the subject holds a counterexample."""
+    run = _Run(subject, config, clock, try_points)
+    try:
+        return run.loop()
+    except OutOfTime:
+        return run.outcome(timed_out=True, reason="the time ran out")
+    finally:
+        run.queue.close()
+
+
+class _Run:
+    """The state of one search."""
+
+    def __init__(self, subject: Subject, config: SearchConfig, clock: Clock, try_points: TryPoints) -> None:
+        self.subject, self.config, self.clock, self.try_points = subject, config, clock, try_points
+        self.rule: Rule = RULES[config.branching](subject.context)
+        self.queue = Queue(subject.form.neurons, subject.specification.most_rows, config.memory)
+        self.policy = config.iterations
+        self.early = EarlyStop()
+        self.batch = config.batch or _batch_size(subject, config.memory)
+        self.subproblems = 0
+        self.undecided = 0
+        self.found: Counterexample | None = None
+
+    def loop(self) -> Outcome:
+        region = torch.arange(self.subject.regions)
+        alpha = self.subject.fast_relaxation.lower_slope.repeat(len(region), 1)
+        duals = Duals(alpha, None, self.subject.fast_specification.initial_mix(region))
+        self._process(Nodes(region, None), duals, torch.zeros(len(region), dtype=torch.int64), self.config.root)
+        last = 0.0
+        while len(self.queue) and self.found is None:
+            if self.clock.remaining < 1.1 * last:
+                raise OutOfTime
+            begin = time.monotonic()
+            size = min(len(self.queue), max(1, self.batch // 2))
+            parents = self.queue.pop(size)
+            self._probe(parents)
+            worst = self._expand(parents)
+            last = time.monotonic() - begin
+            self.early = self.early.observed(worst - float(parents.bound[0]))
+            if self.config.early_stop and self._hopeless(size, last):
+                return self.outcome(timed_out=True, reason="stopped early: not expected to end in time")
+        return self.outcome(proved=self.found is None and not self.undecided and not len(self.queue))
+
+    def outcome(self, *, proved: bool = False, timed_out: bool = False, reason: str = "") -> Outcome:
+        if self.undecided and not (timed_out or self.found):
+            reason = f"{self.undecided} fully split subproblems are within rounding of the threshold"
+        return Outcome(
+            proved=proved,
+            counterexample=self.found,
+            subproblems=self.subproblems,
+            lower_bound=min(self.queue.lowest, 0.0 if self.undecided else float("inf")),
+            timed_out=timed_out,
+            reason=reason,
+        )
+
+    def _expand(self, parents: Batch) -> float:
+        """Split, bound and requeue; the lowest bound among the children of the worst parent."""
+        n = len(parents)
+        signs = parents.nodes.signs
+        assert signs is not None
+        both = torch.arange(n).repeat_interleave(2)
+        signs = signs[both]
+        signs[torch.arange(2 * n), parents.split[both]] = torch.tensor([1, -1], dtype=torch.int8).repeat(n)
+        nodes = Nodes(parents.nodes.region[both], signs)
+        ascent = replace(self.config.ascent, iterations=self.policy.count)
+        bound = self._process(nodes, parents.duals[both], parents.depth[both] + 1, ascent, parents.bound[both])
+        self.policy = self.policy.rested()
+        return float(bound[:2].min())
+
+    def _process(
+        self, nodes: Nodes, duals: Duals, depth: Tensor, ascent: Ascent, floor: Tensor | None = None
+    ) -> Tensor:
+        """Bound nodes, drop the proved ones, decide leaves, look for counterexamples, requeue the rest."""
+        self.clock.check()
+        with self.clock.phase("bounding"):
+            bounded = self._bound(nodes, duals, ascent)
+            bound = bounded.bound if floor is None else torch.maximum(bounded.bound, floor)
+            self.subproblems += len(nodes)
+            proved = self._proved(nodes, bounded)
+        rest = torch.nonzero(~proved).flatten()
+        if not len(rest):
+            return bound
+        with self.clock.phase("attack"):
+            lowest = rest[bounded.bound[rest].argsort()[:64]]
+            self.found = self.try_points(self.subject.form.full_input(bounded.x[lowest].double()))
+        if self.found is not None:
+            return bound
+        open_ = open_neurons(self.subject.context, nodes[rest]).any(1)
+        for i in rest[~open_].tolist():
+            self._decide_leaf(nodes, i)
+        rest = rest[open_]
+        if len(rest) and self.found is None:
+            self._requeue(nodes[rest], bounded, rest, bound, depth)
+        return bound
+
+    def _bound(self, nodes: Nodes, duals: Duals, ascent: Ascent) -> Bounded:
+        subject = self.subject
+        if duals.beta is None and nodes.signs is not None:
+            duals = replace(duals, beta=torch.zeros_like(duals.alpha))
+        return ascend(
+            subject.fast_form,
+            subject.fast_specification,
+            subject.fast_relaxation,
+            nodes,
+            duals,
+            ascent,
+            stop_above=0.0,
+        )
+
+    def _proved(self, nodes: Nodes, bounded: Bounded) -> Tensor:
+        """Soundly positive. # (nodes,) bool"""
+        proved = torch.zeros(len(nodes), dtype=torch.bool)
+        hopeful = torch.nonzero(bounded.bound > 0).flatten()
+        if len(hopeful):
+            proved[hopeful] = self.subject.sound_bounds(nodes[hopeful], bounded.duals[hopeful]) > 0
+        return proved
+
+    def _decide_leaf(self, nodes: Nodes, i: int) -> None:
+        self.clock.check()
+        with self.clock.phase("leaves"):
+            signs = None if nodes.signs is None else nodes.signs[i]
+            decision = decide_leaf(self.subject, int(nodes.region[i]), signs, self.clock.remaining)
+            if decision.proved:
+                return
+            if decision.point is not None:
+                self.found = self.try_points(decision.point[None])
+            self.undecided += self.found is None
+
+    def _requeue(self, nodes: Nodes, bounded: Bounded, rest: Tensor, bound: Tensor, depth: Tensor) -> None:
+        with self.clock.phase("branching"):
+            duals = bounded.duals[rest]
+            split = self.rule.choose(Bounding(nodes, duals, bounded.lam[rest], bounded.bound[rest]))
+        with self.clock.phase("queue"):
+            self.queue.push(Batch(nodes, duals, bound[rest], depth[rest], split))
+
+    def _probe(self, parents: Batch) -> None:
+        """Ask the policy whether more iterations would pay, on the first picked node."""
+        policy = self.policy
+        if not policy.wants_probe(int(parents.depth[0])):
+            return
+        with self.clock.phase("bounding"):
+            first = torch.tensor([0])
+            nodes, duals = parents.nodes[first], parents.duals[first]
+            counts = (policy.count, policy.next_count)
+            few, many = (
+                float(self._bound(nodes, duals, replace(self.config.ascent, iterations=c)).bound) for c in counts
+            )
+            gain = self.early.gain or 0.0
+            self.policy = policy.probed(more_gain=many - few, branch_gain=max(gain, 0.0))
+
+    def _hopeless(self, size: int, seconds: float) -> bool:
+        return self.early.hopeless(
+            lowest=self.queue.lowest,
+            queue=len(self.queue),
+            batch=size,
+            batch_seconds=seconds,
+            remaining=self.clock.remaining,
+        )
+
+
+def _batch_size(subject: Subject, memory: int) -> int:
+    """Nodes bounded at once: the working set of a pass in the outer cache, all of it in an eighth of the memory."""
+    width = subject.form.inputs + subject.form.neurons
+    in_cache = 2**22 // max(width, 1)
+    in_memory = memory // 8 // (64 * max(width, 1))
+    return max(2, min(1024, in_cache, in_memory))

@@ -1,0 +1,87 @@
+"""What a search works on: a network over one box in some form, in both precisions, and the sound test that decides."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.beta_crown import Duals, Nodes, Slopes, Specification, evaluate
+from surebound.bounds.form import Form, Rows
+from surebound.bounds.relaxation import Relaxation, relax
+from surebound.branching.rule import Context
+from surebound.network.graph import Network
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One box, and the regions over it that are still open."""
+
+    network: Network  # float64
+    form: Form  # float64
+    specification: Specification  # float64
+
+    @cached_property
+    def fast_form(self) -> Form:
+        return self.form.to(torch.float32)
+
+    @cached_property
+    def fast_specification(self) -> Specification:
+        return self.specification.to(torch.float32)
+
+    @cached_property
+    def relaxation(self) -> Relaxation:
+        return relax(self.form.lower, self.form.upper)
+
+    @cached_property
+    def fast_relaxation(self) -> Relaxation:
+        return self.relaxation.to(torch.float32)
+
+    @cached_property
+    def context(self) -> Context:
+        """What branching rules see."""
+        return Context(self.fast_form, self.fast_specification, self.fast_relaxation, self._biases())
+
+    @property
+    def regions(self) -> int:
+        return len(self.specification.starts) - 1
+
+    def _biases(self) -> Tensor:
+        """The constant that feeds each relaxed neuron: its pre-activation when the input and all ReLUs are zero."""
+        parts: list[Tensor] = []
+        indices = self.form.indices
+
+        def record(k: int, xhat: Tensor) -> Tensor:
+            if k < len(indices):
+                parts.append(xhat.flatten()[indices[k]])
+            return torch.zeros_like(xhat)
+
+        self.network.trace(torch.zeros(1, *self.network.input_shape, dtype=torch.float64), record)
+        return torch.cat(parts).float() if parts else torch.zeros(0)
+
+    def sound_bounds(self, nodes: Nodes, duals: Duals) -> Tensor:
+        """The bound at given duals in float64, its rounding error taken off. # (nodes,) float64"""
+        wide = duals.to(torch.float64)
+        return self._sound(nodes, wide, self.specification.mixed(nodes.region, wide.mix))
+
+    def sound_leaf_bound(self, region: int, signs: Tensor, weights: Tensor, beta: Tensor) -> float:
+        """The same for one node with unnormalised row weights π, as an LP returns them."""
+        a, b = self.specification.starts[region], self.specification.starts[region + 1]
+        rows = self.specification.rows
+        start = Rows(
+            (weights @ rows.coefficients[a:b])[None],
+            (weights @ rows.constant[a:b])[None],
+            (weights @ self.specification.row_error[a:b])[None],
+        )
+        alpha = self.relaxation.lower_slope[None]
+        nodes = Nodes(torch.tensor([region]), signs[None])
+        return float(self._sound(nodes, Duals(alpha, beta[None], None), start))
+
+    def _sound(self, nodes: Nodes, duals: Duals, start: Rows) -> Tensor:
+        slopes = Slopes.of(self.relaxation, nodes.signs)
+        ready = replace(duals, alpha=slopes.fixed(duals.alpha), beta=_nonnegative(duals.beta))
+        return evaluate(self.form, start, slopes, ready)[0]
+
+
+def _nonnegative(beta: Tensor | None) -> Tensor | None:
+    return None if beta is None else beta.clamp_min(0.0)

@@ -50,7 +50,7 @@ def save_op(
     outputs: int = 1,
     **attributes: Any,
 ) -> Path:
-    """A model of one node. Inputs are `X`, constants, or None where one is left out; `output` is the one that counts."""
+    """A model of one node. Inputs are `X`, constants, or None where one is left out; `output` is the result."""
     constants = {f"c{i}": np.asarray(c) for i, c in enumerate(inputs) if c is not None and not isinstance(c, str)}
     names = ["" if c is None else X if isinstance(c, str) else f"c{i}" for i, c in enumerate(inputs)]
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)

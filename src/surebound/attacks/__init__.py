@@ -6,7 +6,8 @@ An attack minimises an `Objective` (`surebound.attacks.objective`) over the boxe
     attack = ATTACKS["pgd"](restarts=10)
     result = attack.run(Objective(network, property.regions), generator=torch.Generator().manual_seed(0))
 
-Adding one is a new file with a frozen dataclass that has `run` (see `surebound.attacks.result.Attack`), and a line here.
+Adding one is a new file with a frozen dataclass that has `run` (see `surebound.attacks.result.Attack`), and one line
+here.
 """
 
 from collections.abc import Callable

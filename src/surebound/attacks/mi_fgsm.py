@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from surebound.attacks.objective import Objective
-from surebound.attacks.result import AttackResult, StopAt, check_counts, descend
+from surebound.attacks.result import AttackResult, StopAt, check_counts, descend, starts
 from surebound.errors import UsageError
 
 Range = tuple[float, float]
@@ -26,9 +26,10 @@ class MIFGSM:
     the gradient is that in z and lr a step in z, so that the attack does not depend on the scale of any input. Without,
     lr is a step of x. The published runs on images in [0, 1], ε from 2/255 to 8/255, are
 
-        MIFGSM(relative=False, lr=(1e-5, 1e-3))
+        MIFGSM(relative=False, lr=(1e-5, 1e-3), diversify=0)
 
-    Deviations: one of the restarts begins at the centre of the box.
+    Deviations: one of the restarts begins at the centre of the box and half of the others are diversified; a restart
+    ends when the moves it has left add up to next to nothing.
     """
 
     steps: int = 500
@@ -37,7 +38,8 @@ class MIFGSM:
     mu: Range = (0.0, 1.0)
     decay: Range = (0.85, 0.99)
     relative: bool = True
-    diversify: int = 0  # moves along a random output direction before the descent, see `descend`
+    still: float = 1e-3  # a restart ends when it can only move by this many half widths any more
+    diversify: int = 2  # moves along a random output direction before the descent, see `descend`
     stop_at: StopAt = "any"
 
     def __post_init__(self) -> None:
@@ -61,13 +63,14 @@ class MIFGSM:
         deadline: float | None = None,
     ) -> AttackResult:
         """See `surebound.attacks.result.Attack`."""
-        count = self.restarts if start is None or start.ndim != 3 else start.shape[1]
+        count = starts(objective, start, self.restarts)
         lr = _draw((log(self.lr[0]), log(self.lr[1])), count, generator).exp()
         mu = _draw(self.mu, count, generator)
         decay = _draw(self.decay, count, generator)
+        moves = self._moves(lr, decay, 1.0 if self.relative else _widest(objective))
 
         def rule(
-            iteration: int, gradient: Tensor, momentum: Tensor, half_width: Tensor, restarts: slice
+            iteration: int, gradient: Tensor, momentum: Tensor, half_width: Tensor, restarts: Tensor
         ) -> tuple[Tensor, Tensor]:
             if self.relative:
                 gradient = gradient * half_width
@@ -79,14 +82,24 @@ class MIFGSM:
         return descend(
             objective,
             rule,
-            steps=self.steps,
-            restarts=self.restarts,
+            moves=moves,
             diversify=self.diversify,
             stop_at=self.stop_at,
             generator=generator,
             start=start,
             deadline=deadline,
         )
+
+    def _moves(self, lr: Tensor, decay: Tensor, width: float) -> Tensor:
+        """The t from which all further moves, lr · decay^t / (1 − decay), sum up to less than `still` half widths."""
+        reach = lr / (1 - decay).clamp_min(_TINY) / max(width, _TINY)
+        moves = (self.still / reach).log() / decay.log().clamp_max(-_TINY)
+        return moves.ceil().clamp(0, self.steps).long().reshape(-1)
+
+
+def _widest(objective: Objective) -> float:
+    """The largest half width of any input."""
+    return float(objective.half_width.max()) if len(objective) else 0.0
 
 
 def _draw(bounds: Range, count: int, generator: torch.Generator) -> Tensor:

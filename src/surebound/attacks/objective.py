@@ -4,14 +4,14 @@ A point x of a region is a counterexample if all the region's rows hold, that is
 
     v(x) = max_r (c_r · f(x) + d_r · x + e_r)  <=  0,        c = on_output, d = on_input, e = constant.
 
-With r* a maximising row and D_k the diagonal 0/1 matrix of the ReLUs of layer k that are active at x, f is affine around
-x with Jacobian J = A_n D_{n−1} A_{n−1} ⋯ D_1 A_1, and ∇v(x) = Jᵀ c_{r*} + d_{r*}: one forward pass that keeps the D_k and
-one backward pass, with no autograd. Where ReLUs or rows tie this is one of the subgradients (0 is inactive, first row).
+With r* a maximising row and D_k the diagonal 0/1 matrix of the ReLUs of layer k that are active at x, f is affine
+around x with Jacobian J = A_n D_{n−1} A_{n−1} ⋯ D_1 A_1, and ∇v(x) = Jᵀ c_{r*} + d_{r*}: one forward pass that keeps
+the D_k and one backward pass, with no autograd. A ReLU at 0 counts as inactive; of tied rows, one counts.
 """
 
 from collections.abc import Sequence
 from copy import copy
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Box, Region
 
+WAVE_BYTES = 1 << 23
+"""The largest tensor of a pass. More is no faster once it leaves the cache, and finds nothing sooner."""
+
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 
 
@@ -30,8 +33,9 @@ _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 class Objective:
     """v(x) for all regions of a property at once, in float32.
 
-    `lower` and `upper` are the boxes rounded inward, so that a float32 point between them lies in the float64 box. Where
-    that leaves nothing (a box thinner than the spacing of float32), `attackable` is False.
+    `lower` and `upper` are the boxes rounded inward, so that a float32 point between them lies in the float64 box.
+    Where that leaves nothing (an interval thinner than the spacing of float32), `attackable` is False; with
+    ``thin="nearest"`` the input is fixed at the float32 nearest to the interval's centre instead, just outside of it.
 
     To demand a distance from the boundary, say after a candidate failed its replay, add it to the regions' constants.
     """
@@ -40,7 +44,9 @@ class Objective:
     upper: Tensor  # (regions, inputs)
     attackable: Tensor  # (regions,) bool
 
-    def __init__(self, network: Network, regions: Sequence[Region]) -> None:
+    def __init__(
+        self, network: Network, regions: Sequence[Region], *, thin: Literal["skip", "nearest"] = "skip"
+    ) -> None:
         for region in regions:
             inputs, outputs = region.box.lower.size, region.on_output.shape[1]
             if (inputs, outputs) != (network.inputs, network.outputs):
@@ -52,7 +58,7 @@ class Objective:
         boxes: dict[Box, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
         for region in regions:
             if region.box not in boxes:
-                boxes[region.box] = round_inward(region.box)
+                boxes[region.box] = round_inward(region.box) if thin == "skip" else _round_or_fix(region.box)
         empty = np.zeros((0, network.inputs), dtype=np.float32)
         self.lower = torch.from_numpy(np.stack([boxes[r.box][0] for r in regions]) if regions else empty)
         self.upper = torch.from_numpy(np.stack([boxes[r.box][1] for r in regions]) if regions else empty.copy())
@@ -90,9 +96,9 @@ class Objective:
         return self._network.outputs
 
     @property
-    def bytes_per_point(self) -> int:
-        """The size of the largest tensor of a pass, for each point."""
-        return 4 * max(size(node.shape) for node in self._network.nodes)
+    def capacity(self) -> int:
+        """How many points to evaluate at once, so that no tensor exceeds WAVE_BYTES."""
+        return max(1, WAVE_BYTES // (4 * max(size(node.shape) for node in self._network.nodes)))
 
     @property
     def half_width(self) -> Tensor:
@@ -115,13 +121,15 @@ class Objective:
     def value(self, x: Tensor) -> Tensor:
         """v(x); +∞ where the network overflows. # (regions, restarts, inputs) -> (regions, restarts)"""
         with torch.no_grad():
-            y = self._network.forward(self._points(x))
+            y = torch.cat([self._network.forward(points) for points in self._points(x).split(self.capacity)])
             return _finite(self._rows(x, y).amax(-1))
 
     def value_and_gradient(self, x: Tensor, *, direction: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """v(x) and ∇v(x). # (regions, restarts, inputs) -> (regions, restarts), (regions, restarts, inputs)
+        """v(x) and ∇v(x) of at most `capacity` points, if memory matters.
 
-        With a `direction` w (restarts, outputs), the gradient is that of w · f(x) instead: see `diversify`.
+        # (regions, restarts, inputs) -> (regions, restarts), (regions, restarts, inputs)
+
+        With a `direction` w (restarts, outputs), the gradient is that of w · f(x) instead.
         """
         active: dict[int, Tensor] = {}
 
@@ -169,6 +177,13 @@ def round_inward(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     lower = np.where(lower < box.lower, np.nextafter(lower, infinity), lower)
     upper = np.where(upper > box.upper, np.nextafter(upper, -infinity), upper)
     return lower, upper
+
+
+def _round_or_fix(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    lower, upper = round_inward(box)
+    thin = (lower > upper) & (box.lower <= box.upper)
+    centre = np.where(thin, box.lower / 2 + box.upper / 2, 0.0).astype(np.float32)
+    return np.where(thin, centre, lower), np.where(thin, centre, upper)
 
 
 def _gather(rows: Tensor, row: Tensor) -> Tensor:

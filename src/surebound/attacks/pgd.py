@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from surebound.attacks.objective import Objective
-from surebound.attacks.result import AttackResult, StopAt, check_counts, descend
+from surebound.attacks.result import AttackResult, StopAt, check_counts, descend, starts
 from surebound.errors import UsageError
 
 StepUnit = Literal["eps", "pixel"]
@@ -21,8 +21,9 @@ class PGD:
     here); `"pixel"` measures them in the inputs' own units, as the released code of IBP-R does, where 0.25 throws every
     update to a corner of any small box. Reference: Madry et al. 2018, section 2.1.
 
-    Deviations: one of the restarts begins at the centre of the box; steps shrink, because a fixed step of a quarter of
-    the box cannot settle between its corners; `steps` counts updates (the "8 steps" of IBP-R are 7).
+    Deviations: one of the restarts begins at the centre of the box and half of the others are diversified; steps
+    shrink, because a fixed step of a quarter of the box cannot settle between its corners (`decay=1` keeps them);
+    `steps` counts updates (the "8 steps" of IBP-R are 7).
     """
 
     steps: int = 50
@@ -30,7 +31,7 @@ class PGD:
     step_size: float = 0.25
     step_unit: StepUnit = "eps"
     decay: float = 0.95
-    diversify: int = 0  # moves along a random output direction before the descent, see `descend`
+    diversify: int = 2  # moves along a random output direction before the descent, see `descend`
     stop_at: StopAt = "any"
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class PGD:
         """See `surebound.attacks.result.Attack`."""
 
         def rule(
-            iteration: int, gradient: Tensor, momentum: Tensor, half_width: Tensor, restarts: slice
+            iteration: int, gradient: Tensor, momentum: Tensor, half_width: Tensor, restarts: Tensor
         ) -> tuple[Tensor, Tensor]:
             step = self.step_size * self.decay**iteration
             move = gradient.sign() * -step
@@ -62,8 +63,7 @@ class PGD:
         return descend(
             objective,
             rule,
-            steps=self.steps,
-            restarts=self.restarts,
+            moves=torch.full((starts(objective, start, self.restarts),), self.steps),
             diversify=self.diversify,
             stop_at=self.stop_at,
             generator=generator,

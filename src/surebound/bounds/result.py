@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from surebound.problem import Matrix, Vector
+
 
 @dataclass(frozen=True, eq=False)
 class LayerBounds:
@@ -11,3 +13,38 @@ class LayerBounds:
 
     lower: tuple[Tensor, ...]  # (boxes, neurons) each
     upper: tuple[Tensor, ...]  # (boxes, neurons) each
+
+
+@dataclass(frozen=True, eq=False)
+class Minima:
+    """For each row of an LP: its optimum up to the solver's tolerances, a sound lower bound on it, and its minimiser.
+
+    Where the problem is infeasible the value is +inf and the minimiser NaN, and a bound of +inf says that this was
+    proved; where the solver failed, value and minimiser are NaN and only the bound means something.
+    """
+
+    value: Vector  # (rows,)
+    bound: Vector  # (rows,)
+    x: Matrix  # (rows, inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """The least value a MILP solver found and where, and its lower bound, all up to its tolerances.
+
+    A bound below the value says that the time ran out. +inf and NaN as in `Minima`.
+    """
+
+    value: float
+    bound: float
+    x: Vector  # (inputs,)
+
+
+@dataclass(frozen=True, eq=False)
+class LeafMultipliers:
+    """π, β ≥ 0 with Σπ + Σβ = 1 and value = min over the box of π·r(x) − Σ β_i s_i x̂_i, evaluated in float64."""
+
+    value: float  # t*
+    x: Vector  # (inputs,)
+    pi: Vector  # (rows,)
+    beta: Vector  # (splits,)

@@ -1,0 +1,16 @@
+"""The command line: one thin file per command; the only place that prints or exits."""
+
+from typing import TYPE_CHECKING
+
+from surebound.registry import Registry
+
+if TYPE_CHECKING:
+    from surebound.cli.command import Command
+
+COMMANDS: "Registry[Command]" = Registry(
+    "command",
+    {
+        "verify": "surebound.cli.verify:COMMAND",
+        "inspect": "surebound.cli.inspect:COMMAND",
+    },
+)

@@ -255,7 +255,8 @@ class Algebra:
 
 def _exact(constant: Array) -> NDArray[np.float64]:
     """The constant in float64, which holds every float16, bfloat16, float32 and float64."""
-    return np.asarray(constant).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN is refused where it is used
+        return np.asarray(constant).astype(np.float64)
 
 
 def _spread(constant: Array, shape: Shape) -> NDArray[np.float64]:

@@ -355,7 +355,7 @@ MOVES = frozenset(
 
 SUPPORTED = tuple(sorted((*HANDLERS, *MOVES, "Constant", "ConstantOfShape")))
 
-MAX_ELEMENTS = 2**28
+MAX_ELEMENTS = 2**24
 """More elements than this in one tensor is a damaged file, not a network to verify."""
 
 

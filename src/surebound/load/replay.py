@@ -66,7 +66,8 @@ class Replay:
         """The network's outputs, flattened, for each row."""
         rows = np.ascontiguousarray(x, dtype=np.float64 if self._double else np.float32)
         chunks = [self._rows(rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)]
-        return np.concatenate(chunks).astype(np.float32)
+        with np.errstate(over="ignore"):
+            return np.concatenate(chunks).astype(np.float32)
 
     def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         batch, rest = (self._dims[0], self._dims[1:]) if self._dims else (1, [])
@@ -80,7 +81,10 @@ class Replay:
         if batch is not None:
             # The file insists on a batch of its own size: the row fills it.
             full = [np.broadcast_to(row.reshape(sample), (batch, *sample)) for row in rows]
-            return np.stack([self._run(np.ascontiguousarray(f)).reshape(batch, -1)[0] for f in full])
+            ys = [self._run(np.ascontiguousarray(f)) for f in full]
+            if any(y.shape[:1] != (batch,) for y in ys):
+                raise NetworkError(f"'{self.path}' mixes the rows of a batch of {batch}; expected a result for each")
+            return np.stack([y[0].reshape(-1) for y in ys])
         y = self._run(rows.reshape(len(rows), *sample))
         if y.ndim and len(y) == len(rows):
             return y.reshape(len(rows), -1)

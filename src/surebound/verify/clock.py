@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from surebound.verify.progress import OnProgress, Progress
+
 
 class OutOfTime(Exception):
     """The deadline has passed. Never leaves `surebound.verify`."""
@@ -12,10 +14,12 @@ class OutOfTime(Exception):
 class Clock:
     """Counts seconds by phase and knows when to stop."""
 
-    def __init__(self, timeout: float | None) -> None:
+    def __init__(self, timeout: float | None, on_progress: OnProgress | None = None) -> None:
+        self._on_progress = on_progress
         self.start = time.monotonic()
         self.deadline = float("inf") if timeout is None else self.start + timeout
         self.phases: dict[str, float] = {}
+        self._nested = 0.0
 
     @property
     def elapsed(self) -> float:
@@ -30,11 +34,23 @@ class Clock:
         if self.remaining <= 0:
             raise OutOfTime
 
+    def report(self, phase: str, *, subproblems: int = 0, open_: int = 0, lowest: float | None = None) -> None:
+        """Tell whoever watches where we are."""
+        if self._on_progress is not None:
+            self._on_progress(
+                Progress(phase=phase, seconds=self.elapsed, subproblems=subproblems, open=open_, lowest=lowest)
+            )
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time spent inside towards a phase."""
-        begin = time.monotonic()
+        """Count the time spent inside towards a phase, and not towards the one around it."""
+        if name not in self.phases:
+            self.report(name)
+        begin, inner_before = time.monotonic(), self._nested
+        self._nested = 0.0
         try:
             yield
         finally:
-            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
+            whole = time.monotonic() - begin
+            self.phases[name] = self.phases.get(name, 0.0) + whole - self._nested
+            self._nested = inner_before + whole

@@ -98,6 +98,8 @@ class _Run:
                 mask[picked] = False
                 parents = self.queue[picked]
                 self.queue = self.queue[torch.nonzero(mask).flatten()]
+            lowest = float(parents.bound[0])
+            self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=lowest)
             fresh = self._bisect(parents)
 
     def outcome(self, *, proved: bool = False, timed_out: bool = False) -> Outcome:

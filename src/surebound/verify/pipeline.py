@@ -3,6 +3,7 @@
 Regions over one box share their root bounds. Each stage hands on only the regions it could not settle.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,16 +20,21 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, tighten_layers
+from surebound.branching import RULES
 from surebound.errors import UsageError
 from surebound.network.model import Model
 from surebound.problem import Box, Counterexample, Property, Region, Robustness, Status, Verdict
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
 from surebound.verify.input_search import input_search
-from surebound.verify.search import Outcome, SearchConfig, search
+from surebound.verify.progress import OnProgress
+from surebound.verify.search import Outcome, SearchConfig, TryPoints, search
 from surebound.verify.subject import Subject
 
+CHOICES = ("auto", *RULES, "input")
 INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input box
+ATTACK_SHARE = 0.05  # of the remaining time, for one attack
+ATTACK_AFTER = 1.0  # seconds of search before the longer attack
 FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64
 
 
@@ -41,15 +47,19 @@ class Options:
     seed: int = 0
     memory: int | None = None  # bytes; None: a quarter of what is available
     early_stop: bool = False
-    quick_attack: PGD = field(default_factory=lambda: PGD(steps=30, restarts=10))
+    quick_attack: PGD = field(default_factory=lambda: PGD(steps=20, restarts=5))
     long_attack: MIFGSM = field(default_factory=lambda: MIFGSM(steps=100, restarts=30))
     layers: LayerBounding = field(default_factory=LayerBounding)
     search: SearchConfig = field(default_factory=SearchConfig)
 
 
-def verify(model: Model, problem: Property | Robustness, options: Options) -> Verdict:
+def verify(
+    model: Model, problem: Property | Robustness, options: Options, on_progress: OnProgress | None = None
+) -> Verdict:
     """Decide a property. See `surebound.verify` for the public form."""
-    clock = Clock(options.timeout)
+    if options.branching not in CHOICES:
+        raise UsageError(f"unknown branching '{options.branching}'; expected one of: {', '.join(CHOICES)}")
+    clock = Clock(options.timeout, on_progress)
     network = model.network
     prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
     prop.check_fits(inputs=network.inputs, outputs=network.outputs)
@@ -131,13 +141,13 @@ class _Run:
             memory=self.options.memory or _available_memory() // 4,
         )
         tester = self._point_tester(regions)
-        attacked = False
+        due = time.monotonic() + ATTACK_AFTER
 
         def try_points(points: Tensor) -> Counterexample | None:
-            nonlocal attacked
+            nonlocal due
             found = tester(points)
-            if found is None and not attacked:
-                attacked = True
+            if found is None and time.monotonic() > due:
+                due = float("inf")
                 found = self._attack(self.options.long_attack, regions)
             return found
 
@@ -156,14 +166,16 @@ class _Run:
     def _attack(self, attack: PGD | MIFGSM, regions: Sequence[Region]) -> Counterexample | None:
         with self.clock.phase("attack"):
             objective = Objective(self.fast_network, regions)
-            result = attack.run(objective, generator=self.generator, deadline=self.clock.deadline)
+            seconds = min(max(ATTACK_SHARE * self.clock.remaining, 1.0), 10.0)
+            deadline = min(self.clock.deadline, time.monotonic() + seconds)
+            result = attack.run(objective, generator=self.generator, deadline=deadline)
             for i in torch.nonzero(result.found).flatten().tolist():
                 found = self.confirm(result.points[i].double().numpy(), [regions[i]])
                 if found is not None:
                     return found
         return None
 
-    def _point_tester(self, regions: Sequence[Region]):  # type: ignore[no-untyped-def]
+    def _point_tester(self, regions: Sequence[Region]) -> TryPoints:
         objective = Objective(self.fast_network, regions)
 
         def test(points: Tensor) -> Counterexample | None:

@@ -91,6 +91,9 @@ class _Run:
             self._probe(parents)
             worst = self._expand(parents)
             last = time.monotonic() - begin
+            self.clock.report(
+                "search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.queue.lowest
+            )
             self.early = self.early.observed(worst - float(parents.bound[0]))
             if self.config.early_stop and self._hopeless(size, last):
                 return self.outcome(timed_out=True, reason="stopped early: not expected to end in time")

@@ -1,0 +1,103 @@
+"""The Python interface: `load`, `verify`, `bounds`. Heavy imports happen inside the calls, so `import surebound` is quick."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from surebound.errors import UsageError
+from surebound.problem import Box, Property, Robustness, Verdict
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from surebound.bounds.result import LayerBounds
+    from surebound.network.model import Model
+    from surebound.verify.progress import OnProgress
+
+
+def load(source: "str | Path | nn.Module", *, input_shape: tuple[int, ...] | None = None) -> "Model":
+    """A network from an ONNX file (``.onnx``, ``.onnx.gz``) or a PyTorch module.
+
+    Args:
+        source: the file's path, or a module in evaluation mode.
+        input_shape: one input's shape without the batch; needed for a module only.
+    """
+    from surebound.network.model import Model
+
+    if isinstance(source, str | Path):
+        from surebound.load.onnx import load_onnx
+        from surebound.load.replay import replay
+
+        return Model(load_onnx(source), replay(source), str(source))
+    from surebound.load.torch import load_torch, replay_module
+
+    if input_shape is None:
+        raise UsageError("loading a PyTorch module needs input_shape, the shape of one input without the batch")
+    return Model(load_torch(source, input_shape), replay_module(source, input_shape), type(source).__name__)
+
+
+def verify(
+    net: "Model | str | Path",
+    problem: Property | Robustness | str | Path,
+    *,
+    timeout: float | None = None,
+    branching: str = "auto",
+    seed: int = 0,
+    memory: int | None = None,
+    early_stop: bool = False,
+    on_progress: "OnProgress | None" = None,
+) -> Verdict:
+    """Decide whether a network satisfies a property.
+
+    Args:
+        net: what `load` returned, or the path of an ONNX file.
+        problem: a `Robustness` or `Property`, or the path of a VNN-LIB file.
+        timeout: seconds after which to answer ``timeout``; None for no limit.
+        branching: ``auto``, ``upb``, ``fsb``, ``sr`` (which neuron to split) or ``input`` (bisect the input box).
+        seed: for the attacks, the only source of randomness.
+        memory: bytes for the search's queue, which goes to disk beyond; None for a quarter of what is free.
+        early_stop: answer ``timeout`` as soon as the search is not expected to end in time.
+        on_progress: called now and then with a `surebound.verify.progress.Progress`.
+    """
+    from surebound.verify.pipeline import Options
+    from surebound.verify.pipeline import verify as run
+
+    model = load(net) if isinstance(net, str | Path) else net
+    if isinstance(problem, str | Path):
+        from surebound.load.vnnlib import read_property
+
+        problem = read_property(problem)
+    options = Options(timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop)
+    return run(model, problem, options, on_progress)
+
+
+def bounds(
+    net: "Model | str | Path", box: Box | tuple[ArrayLike, ArrayLike], *, method: str = "alpha-crown"
+) -> "LayerBounds":
+    """Sound lower and upper bounds on every ReLU layer's inputs and, last, on the outputs.
+
+    Args:
+        net: what `load` returned, or the path of an ONNX file.
+        box: a `Box`, or lower and upper arrays of the network's input shape, with or without a leading batch of boxes.
+        method: ``interval``, ``fastlin``, ``crown``, ``alpha-crown``, ``deepz``, ``planet-lp`` or ``milp``.
+    """
+    import torch
+
+    from surebound.bounds import BOUNDS
+
+    model = load(net) if isinstance(net, str | Path) else net
+    lower, upper = (box.lower, box.upper) if isinstance(box, Box) else box
+    shape = (-1, *model.network.input_shape)
+    ends = []
+    for name, end in (("lower", lower), ("upper", upper)):
+        array = np.asarray(end, dtype=np.float64)
+        if array.size == 0 or array.size % model.network.inputs:
+            raise UsageError(
+                f"the box's {name} end has {array.size} numbers; expected a multiple of the network's {model.network.inputs} inputs"
+            )
+        ends.append(torch.from_numpy(array.reshape(shape)))
+    if ends[0].shape != ends[1].shape or bool((ends[0] > ends[1]).any()):
+        raise UsageError("a box needs lower and upper ends of one shape, with lower nowhere above upper")
+    return BOUNDS[method](model.network, ends[0], ends[1])

@@ -1,0 +1,47 @@
+"""The check on loading: the network that was read computes what its source computes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from surebound.errors import NetworkError
+from surebound.network.graph import Network
+
+
+def check_agreement(
+    network: Network, source: Callable[[NDArray[np.float32]], NDArray[Any]], runtime: str, name: str, points: int = 4
+) -> None:
+    """Compare the network with its source, run in float32 by a runtime, at points that are the same on every call.
+
+    Raises `NetworkError` if they differ by more than float32 arithmetic explains, which is judged by the difference
+    between the network in float32 and in float64. Points at which float32 overflows tell nothing.
+    """
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.random((points // 2, network.inputs)), rng.normal(size=(points // 2, network.inputs))])
+    rows = x.astype(np.float32)
+    samples = torch.from_numpy(rows).reshape(-1, *network.input_shape)
+    precise = network.forward(samples.double()).flatten(1).numpy()
+    rough = network.to(torch.float32).forward(samples).flatten(1).numpy()
+    theirs = source(rows)
+    if theirs.shape != precise.shape:
+        raise NetworkError(
+            f"{name} has results of shape {list(theirs.shape)} in {runtime} for {points} samples; "
+            f"expected {list(precise.shape)}"
+        )
+    with np.errstate(all="ignore"):
+        noise = np.abs(rough - precise).max(axis=1)
+        tolerance = 1e-5 * np.abs(precise).max(axis=1) + 50 * noise
+        difference = np.abs(theirs - precise).max(axis=1)
+    telling = np.isfinite(tolerance)
+    if not telling.any():
+        raise NetworkError(f"{name} overflows float32 at every test point; expected finite results")
+    wrong = telling & ~(difference <= tolerance)
+    if wrong.any():
+        worst = int(np.argmax(wrong))
+        raise NetworkError(
+            f"{name} was read as a network that differs from {runtime} by {difference[worst]:.3g} at a test point; "
+            f"expected at most {tolerance[worst]:.3g}"
+        )

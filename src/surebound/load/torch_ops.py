@@ -1,0 +1,373 @@
+"""Torch's functions and methods as operations of a network, in tables by name.
+
+Functions are written with the parameters of the torch functions they stand for, so that torch's own ways of calling
+them (by position or keyword) work unchanged. In-place variants share the entry of the plain ones.
+
+A Python number in a call (a slope, a bound, an epsilon) means its float32 value: that is what torch computes with in a
+float32 module, and what an ONNX export of it stores.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from surebound.errors import UnsupportedOpError
+from surebound.load.algebra import Algebra, Array, Data, Value
+from surebound.network.build import Pads
+from surebound.network.op import Shape
+
+Values = dict[str, Callable[..., Any]]
+
+
+def shape_of(value: Any) -> Shape:
+    """A tensor's full shape."""
+    return tuple(value.shape)
+
+
+def _array(value: Any) -> Array:
+    """A constant as an array of its exact numbers."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().double().numpy()
+    return np.asarray(value, dtype=np.float32)
+
+
+def _value(value: Any) -> Value:
+    return value if isinstance(value, Data) else _array(value)
+
+
+def _tuple(value: Any, axes: int) -> Shape:
+    return (int(value),) * axes if isinstance(value, int) else tuple(int(v) for v in value)
+
+
+# ---- functions
+
+
+def _add(a: Algebra, input: Any, other: Any, *, alpha: float = 1) -> Data:
+    return a.sum(_value(input), _times(a, other, alpha))
+
+
+def _sub(a: Algebra, input: Any, other: Any, *, alpha: float = 1) -> Data:
+    return a.sum(_value(input), _times(a, other, alpha), -1)
+
+
+def _times(a: Algebra, other: Any, alpha: float) -> Value:
+    if alpha == 1:
+        return _value(other)
+    return _mul(a, a.data(_value(other)), alpha)
+
+
+def _rsub(a: Algebra, input: Any, other: Any) -> Data:
+    return _sub(a, other, input)
+
+
+def _mul(a: Algebra, input: Any, other: Any) -> Data:
+    return a.product(_value(input), _value(other))
+
+
+def _div(a: Algebra, input: Any, other: Any, *, rounding_mode: str | None = None) -> Data:
+    if rounding_mode is not None:
+        raise UnsupportedOpError("a division that rounds is not supported; expected rounding_mode=None")
+    return a.quotient(_value(input), _value(other))
+
+
+def _neg(a: Algebra, input: Data) -> Data:
+    return a.each(input, a.builder.negate)
+
+
+def _abs(a: Algebra, input: Data) -> Data:
+    return a.each(input, a.builder.absolute)
+
+
+def relu(a: Algebra, input: Data, inplace: bool = False) -> Data:
+    return a.each(input, a.builder.relu)
+
+
+def leaky_relu(a: Algebra, input: Data, negative_slope: float = 0.01, inplace: bool = False) -> Data:
+    return a.leaky_relu(input, _array(negative_slope))
+
+
+def prelu(a: Algebra, input: Data, weight: Tensor) -> Data:
+    slopes = _array(weight)
+    if slopes.size > 1:
+        slopes = slopes.reshape(-1, *[1] * (len(input.shape) - 2))
+    return a.leaky_relu(input, slopes)
+
+
+def clamp(a: Algebra, input: Data, min: Any = None, max: Any = None) -> Data:
+    if isinstance(min, Data) or isinstance(max, Data):
+        raise UnsupportedOpError("a bound of a clamp depends on the network's input; expected constants")
+    y: Data = input
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        y = y if min is None else a.extreme([y, _array(min)], largest=True)
+        return y if max is None else a.extreme([y, _array(max)], largest=False)
+    lo, hi = (None if bound is None else float(np.float32(bound)) for bound in (min, max))
+    return a.each(y, lambda node: a.builder.clip(node, lo, hi))
+
+
+def _hardtanh(a: Algebra, input: Data, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Data:
+    return clamp(a, input, min_val, max_val)
+
+
+def relu6(a: Algebra, input: Data, inplace: bool = False) -> Data:
+    return clamp(a, input, 0.0, 6.0)
+
+
+def _maximum(a: Algebra, input: Any, other: Any) -> Data:
+    return a.extreme([_value(input), _value(other)], largest=True)
+
+
+def _minimum(a: Algebra, input: Any, other: Any) -> Data:
+    return a.extreme([_value(input), _value(other)], largest=False)
+
+
+def _extreme(kind: str) -> Callable[..., Data]:
+    """torch.max and torch.min: of two tensors, or of all elements."""
+
+    def handler(a: Algebra, input: Any, other: Any = None) -> Data:
+        if other is None:
+            return a.reduce(input, None, False, kind)
+        if isinstance(other, int):
+            raise UnsupportedOpError(f"torch.{kind} along an axis also returns indices; expected torch.a{kind}")
+        return (_maximum if kind == "max" else _minimum)(a, input, other)
+
+    return handler
+
+
+def _reduction(kind: str) -> Callable[..., Data]:
+    def handler(
+        a: Algebra, input: Data, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> Data:
+        if dtype is not None:
+            raise UnsupportedOpError("a reduction to another type is not supported; expected dtype=None")
+        axes = [dim] if isinstance(dim, int) else list(dim or ())
+        return a.reduce(input, axes or None, keepdim, kind)
+
+    return handler
+
+
+def _cat(a: Algebra, tensors: Sequence[Any], dim: int = 0) -> Data:
+    return a.concat([_value(t) for t in tensors], dim)
+
+
+def _stack(a: Algebra, tensors: Sequence[Any], dim: int = 0) -> Data:
+    values = [a.data(_value(t)) for t in tensors]
+    axis = dim if dim >= 0 else dim + len(values[0].shape) + 1
+    return a.concat([a.move(v, lambda index: np.expand_dims(index, axis)) for v in values], axis)
+
+
+def pad(a: Algebra, input: Data, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Data:
+    if mode != "constant":
+        raise UnsupportedOpError(f"pads of mode '{mode}' are not supported; expected constant")
+    pairs = [(int(before), int(after)) for before, after in zip(pad[::2], pad[1::2], strict=True)][::-1]
+    return a.pad(input, [*[(0, 0)] * (len(input.shape) - len(pairs)), *pairs], float(np.float32(value or 0.0)))
+
+
+def linear(a: Algebra, input: Data, weight: Tensor, bias: Tensor | None = None) -> Data:
+    y = a.matmul(input, _array(weight).T)
+    return y if bias is None else a.shift(y, _array(bias))
+
+
+def _matmul(a: Algebra, input: Any, other: Any) -> Data:
+    return a.matmul(_value(input), _value(other))
+
+
+def conv(axes: int) -> Callable[..., Data]:
+    def handler(
+        a: Algebra,
+        input: Data,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Data:
+        spread = _tuple(dilation, axes)
+        pads: Pads
+        if padding == "same":
+            reach = [d * (k - 1) for d, k in zip(spread, weight.shape[2:], strict=True)]
+            pads = [(r // 2, r - r // 2) for r in reach]
+        else:
+            pads = [(p, p) for p in _tuple(0 if padding == "valid" else padding, axes)]
+        b = None if bias is None else _array(bias)
+        return a.conv(input, _array(weight), b, _tuple(stride, axes), pads, spread, groups)
+
+    return handler
+
+
+def max_pool(axes: int) -> Callable[..., Data]:
+    def handler(
+        a: Algebra,
+        input: Data,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Data:
+        if return_indices:
+            raise UnsupportedOpError("a pool that returns indices is not supported; expected return_indices=False")
+        kernel = _tuple(kernel_size, axes)
+        pads = [(p, p) for p in _tuple(padding, axes)]
+        steps = _tuple(stride, axes) if stride else kernel
+        return a.max_pool(input, kernel, steps, pads, _tuple(dilation, axes), ceil_mode)
+
+    return handler
+
+
+def average_pool(axes: int) -> Callable[..., Data]:
+    def handler(
+        a: Algebra,
+        input: Data,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Data:
+        if divisor_override is not None:
+            raise UnsupportedOpError("a pool with its own divisor is not supported; expected divisor_override=None")
+        kernel = _tuple(kernel_size, axes)
+        pads = [(p, p) for p in _tuple(padding, axes)]
+        steps = _tuple(stride, axes) if stride else kernel
+        return a.average_pool(input, kernel, steps, pads, (1,) * axes, ceil_mode, count_include_pad)
+
+    return handler
+
+
+def global_pool(kind: str, axes: int) -> Callable[..., Data]:
+    def handler(a: Algebra, input: Data, output_size: Any, return_indices: bool = False) -> Data:
+        if return_indices:
+            raise UnsupportedOpError("a pool that returns indices is not supported; expected return_indices=False")
+        wanted = tuple(input.shape[2 + i] if n is None else n for i, n in enumerate(_sizes(output_size, axes)))
+        if wanted == input.shape[2:]:
+            return input
+        if wanted != (1,) * axes:
+            raise UnsupportedOpError(f"adaptive pooling to {list(wanted)} is not supported; expected 1 on each axis")
+        return a.reduce(input, range(2, 2 + axes), True, kind)
+
+    return handler
+
+
+def _sizes(output_size: Any, axes: int) -> tuple[int | None, ...]:
+    return tuple(output_size) if isinstance(output_size, list | tuple) else (output_size,) * axes
+
+
+def batch_norm(
+    a: Algebra,
+    input: Data,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Data:
+    if training or running_mean is None or running_var is None:
+        raise UnsupportedOpError("a batch norm without fixed statistics is not supported; expected running ones")
+    mean, variance = _array(running_mean), _array(running_var)
+    gamma = np.ones_like(mean) if weight is None else _array(weight)
+    beta = np.zeros_like(mean) if bias is None else _array(bias)
+    return a.batch_norm(input, gamma, beta, mean, variance, float(np.float32(eps)))
+
+
+def _same(a: Algebra, input: Data, *_: Any, **__: Any) -> Data:
+    return input
+
+
+def _dropout(a: Algebra, input: Data, p: float = 0.5, training: bool = True, inplace: bool = False) -> Data:
+    if training and p > 0:
+        raise UnsupportedOpError("a dropout in training mode is not supported; expected training=False")
+    return input
+
+
+FUNCTIONS: Values = {
+    "abs": _abs,
+    "adaptive_avg_pool1d": global_pool("mean", 1),
+    "adaptive_avg_pool2d": global_pool("mean", 2),
+    "adaptive_max_pool1d": global_pool("max", 1),
+    "adaptive_max_pool2d": global_pool("max", 2),
+    "add": _add,
+    "amax": _reduction("max"),
+    "amin": _reduction("min"),
+    "avg_pool1d": average_pool(1),
+    "avg_pool2d": average_pool(2),
+    "batch_norm": batch_norm,
+    "cat": _cat,
+    "clamp": clamp,
+    "clip": clamp,
+    "concat": _cat,
+    "conv1d": conv(1),
+    "conv2d": conv(2),
+    "div": _div,
+    "dropout": _dropout,
+    "hardtanh": _hardtanh,
+    "iadd": _add,
+    "imul": _mul,
+    "isub": _sub,
+    "itruediv": _div,
+    "leaky_relu": leaky_relu,
+    "linear": linear,
+    "matmul": _matmul,
+    "max": _extreme("max"),
+    "max_pool1d": max_pool(1),
+    "max_pool2d": max_pool(2),
+    "maximum": _maximum,
+    "mean": _reduction("mean"),
+    "min": _extreme("min"),
+    "minimum": _minimum,
+    "mm": _matmul,
+    "mul": _mul,
+    "multiply": _mul,
+    "neg": _neg,
+    "pad": pad,
+    "prelu": prelu,
+    "relu": relu,
+    "relu6": relu6,
+    "rsub": _rsub,
+    "stack": _stack,
+    "sub": _sub,
+    "subtract": _sub,
+    "sum": _reduction("sum"),
+    "truediv": _div,
+    "true_divide": _div,
+}
+"""Functions of torch, torch.nn.functional and operator, by name."""
+
+METHODS: Values = {**FUNCTIONS, "float": _same, "double": _same, "detach": _same}
+"""Methods of tensors."""
+
+MOVES = frozenset(
+    (
+        "chunk",
+        "clone",
+        "contiguous",
+        "expand",
+        "flatten",
+        "flip",
+        "getitem",
+        "index_select",
+        "movedim",
+        "narrow",
+        "permute",
+        "pixel_shuffle",
+        "repeat",
+        "reshape",
+        "select",
+        "split",
+        "squeeze",
+        "swapaxes",
+        "t",
+        "transpose",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "view",
+    )
+)
+"""What only moves the numbers of its first argument."""

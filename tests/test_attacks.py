@@ -311,7 +311,7 @@ def test_memory_limits_do_not_change_the_search(
 ) -> None:
     network = random_fc(rng, (4, 10, 8, 3))
     objective = Objective(network, [random_region(rng, network, radius=0.1) for _ in range(5)])
-    whole = run(name, objective, stop_at="all")
+    whole, drawn = (run(name, objective, stop_at="all", steps=steps, diversify=0) for steps in (20, 0))
     monkeypatch.setattr(surebound.attacks.objective, "WAVE_BYTES", 40 * points)
     assert objective.capacity == points
     largest = 0
@@ -323,9 +323,10 @@ def test_memory_limits_do_not_change_the_search(
         return forward(self, x, *args)
 
     monkeypatch.setattr(Network, "trace", spy)
-    waves = run(name, objective, stop_at="all")
-    assert torch.equal(waves.found, whole.found) and largest <= points
-    torch.testing.assert_close(waves.values[~whole.found], whole.values[~whole.found])
+    for steps, expected in ((20, whole), (0, drawn)):  # without steps, no restart makes up for another
+        waves = run(name, objective, stop_at="all", steps=steps, diversify=0)
+        assert torch.equal(waves.found, expected.found) and largest <= points
+        torch.testing.assert_close(waves.values[~expected.found], expected.values[~expected.found])
 
 
 @every_attack
@@ -510,6 +511,19 @@ def test_mi_fgsm_equals_its_formula(relative: bool, steps: int, rng: np.random.G
         assert float(result.values[0]) == pytest.approx(best, rel=1e-5)
         np.testing.assert_allclose(result.points[0].numpy(), point, atol=1e-4)
     assert momentum_mattered or steps == 1
+
+
+def test_mi_fgsm_keeps_its_momentum_when_another_region_is_found(rng: np.random.Generator) -> None:
+    attack = MIFGSM(steps=8, lr=(0.2, 0.2), mu=(1.0, 1.0), decay=(0.99, 0.99), stop_at="all")
+    for _ in range(20):
+        network = random_fc(rng, (4, 12, 8, 1))
+        start = torch.from_numpy(rng.uniform(-1.0, 1.0, size=(1, 1, 4))).float().expand(2, -1, -1)
+        at_start = float(evaluate(network, start[0, 0].double().numpy())[0])
+        regions = [unit_region(4, 1, constant=constant) for constant in (1e3, 1e-3 - at_start)]
+        together = attack.run(Objective(network, regions), generator=seeded(), start=start)
+        alone = attack.run(Objective(network, regions[:1]), generator=seeded(), start=start[:1])
+        assert together.found.tolist() == [False, True]
+        torch.testing.assert_close(together.points[0], alone.points[0])
 
 
 def test_mi_fgsm_draws_its_settings_for_each_restart() -> None:

@@ -70,6 +70,10 @@ class Specification:
     starts: tuple[int, ...]
     row_error: Tensor  # (rows,) error per unit of weight
 
+    def row_scale(self) -> Tensor:
+        """The size of each row's coefficients, by which float32 noise is judged. # (rows,)"""
+        return self.rows.coefficients.abs().amax(1) + self.rows.constant.abs()
+
     @property
     def most_rows(self) -> int:
         return max(b - a for a, b in zip(self.starts, self.starts[1:], strict=False))

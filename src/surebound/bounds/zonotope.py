@@ -25,6 +25,8 @@ from surebound.bounds.result import LayerBounds
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.op import Affine, absolute
 
+_NEGLIGIBLE = 1e-150  # a smaller μ (0 − 0 in max pooling, ± TINY) goes to the error instead of a generator of its own
+
 
 @dataclass(frozen=True, eq=False)
 class Zonotope:
@@ -93,12 +95,13 @@ def relu(z: Zonotope, lower: Tensor, upper: Tensor, count: int) -> Zonotope:
     """
     line = relax(lower, upper)
     lam, mu = line.upper_slope, line.intercept / 2
+    fresh = line.ambiguous & (mu > _NEGLIGIBLE)
     error = lam * z.error
-    rounded = error * (1.0 + 4 * U) + 4 * U * SLACK * (lam * z.reach() * (1.0 + gamma(count + 4)) + mu) + TINY
+    rounded = 4 * U * (error + SLACK * (lam * z.reach() * (1.0 + gamma(count + 4)) + mu)) + torch.where(fresh, 0.0, mu)
     return Zonotope(
         lam * z.centre + mu,
-        torch.cat([lam * z.padded(count), _scattered(mu, line.ambiguous)]),
-        torch.where(line.ambiguous, rounded, error),
+        torch.cat([lam * z.padded(count), _scattered(mu, fresh)]),
+        torch.where(line.ambiguous, error + rounded + TINY, error),
     )
 
 

@@ -165,7 +165,7 @@ class _Run:
 
     def _attack(self, attack: PGD | MIFGSM, regions: Sequence[Region]) -> Counterexample | None:
         with self.clock.phase("attack"):
-            objective = Objective(self.fast_network, regions)
+            objective = Objective(self.fast_network, regions, thin="nearest")
             seconds = min(max(ATTACK_SHARE * self.clock.remaining, 1.0), 10.0)
             deadline = min(self.clock.deadline, time.monotonic() + seconds)
             result = attack.run(objective, generator=self.generator, deadline=deadline)
@@ -176,7 +176,7 @@ class _Run:
         return None
 
     def _point_tester(self, regions: Sequence[Region]) -> TryPoints:
-        objective = Objective(self.fast_network, regions)
+        objective = Objective(self.fast_network, regions, thin="nearest")
 
         def test(points: Tensor) -> Counterexample | None:
             x = objective.clip(points.float()[None].expand(len(regions), -1, -1))

@@ -72,6 +72,8 @@ class _Run:
         self.policy = config.iterations
         self.early = EarlyStop()
         self.batch = config.batch or _batch_size(subject, config.memory)
+        # Above this a float32 bound is worth the sound test; the rounding noise around 0 is not.
+        self.margin = 1e-6 * float(subject.specification.row_scale().max())
         self.subproblems = 0
         self.undecided = 0
         self.found: Counterexample | None = None
@@ -162,7 +164,7 @@ class _Run:
             nodes,
             duals,
             ascent,
-            stop_above=0.0,
+            stop_above=self.margin,
         )
 
     def _proved(self, nodes: Nodes, bounded: Bounded) -> Tensor:

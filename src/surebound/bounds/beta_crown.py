@@ -21,6 +21,7 @@ from torch import Tensor
 
 from surebound.bounds.form import Form, Pulled, Rows
 from surebound.bounds.relaxation import Relaxation
+from surebound.network.graph import dot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,27 +164,50 @@ class Slopes:
         return Slopes(self.upper[index], self.intercept[index], self.free[index], sign)
 
 
-def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals) -> tuple[Tensor, Pulled, Tensor]:
-    """d(α, β, π), less the rounding error when the form is rigorous; the backward pass; and the minimiser x₀."""
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """d at given duals, and what its gradient needs."""
+
+    bound: Tensor  # (nodes,) less the rounding error when the form is rigorous
+    pulled: Pulled
+    x: Tensor  # (nodes, inputs) the minimiser over the box
+    chosen: dict[int, Tensor]  # layer -> the slope that the sign of λ̄ chose, (nodes, neurons of the layer)
+
+
+def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: bool = True) -> Evaluated:
+    """d(α, β, π), soundly when the form is rigorous: see `surebound.bounds.enclosure` for the error's derivation.
+
+    Slopes and duals may come once for a group of consecutive nodes (rows over one box, say). Without `keep`, λ̄ and the
+    chosen slopes are dropped on the way.
+    """
+    n = len(start)
     alpha, beta, sign = duals.alpha, duals.beta, slopes.sign
+    push = None if beta is None or sign is None else sign * beta
+    intercepts = start.constant.new_zeros(n)
+    chosen: dict[int, Tensor] = {}
     layers = form.layers
+    groups = max(len(slopes.upper), len(alpha))
 
     def activate(k: int, lam: Tensor) -> Tensor:
         at = layers[k]
-        mu = slopes.upper[:, at] * lam.clamp_min(0.0) + alpha[:, at] * lam.clamp_max(0.0)
-        if beta is not None and sign is not None:
-            mu += sign[:, at] * beta[:, at]
+        positive = (lam > 0).reshape(groups, n // groups, -1)
+        slope = torch.where(positive, slopes.upper[:, None, at], alpha[:, None, at]).reshape(lam.shape)
+        mu = slope * lam
+        if push is not None:
+            mu += push[:, at]
+        intercepts.add_(dot(lam.clamp_min(0.0), slopes.intercept[:, at]))
+        if keep:
+            chosen[k] = slope
         return mu
 
-    pulled = form.backward(-start.coefficients, activate)
-    intercepts = (pulled.lam.clamp_min(0.0) * slopes.intercept).sum(1)
+    pulled = form.backward(-start.coefficients, activate, keep=keep)
     x = torch.where(pulled.at_input > 0, form.box_upper, form.box_lower)
     bound = start.constant - (pulled.at_input * x).sum(1) - intercepts + pulled.constant
     if bound.dtype == torch.float64:
         error = pulled.error + start.error + form.evaluation_error(pulled.at_input, intercepts)
         magnitude = bound.abs() + start.constant.abs() + pulled.constant.abs() + intercepts
         bound = bound - (error * 1.01 + 2.0**-50 * magnitude + 1e-200)
-    return torch.where(torch.isfinite(bound), bound, -torch.inf), pulled, x
+    return Evaluated(torch.where(torch.isfinite(bound), bound, -torch.inf), pulled, x, chosen)
 
 
 def ascend(
@@ -209,13 +233,14 @@ def ascend(
     state = _Adam.zeros(duals)
     start = specification.mixed(region, duals.mix)
     for step in range(config.iterations + 1):
-        bound, pulled, x = evaluate(form, start, slopes, duals)
+        now = evaluate(form, start, slopes, duals)
+        bound, lam, x = now.bound, now.pulled.lam, now.x
         better = torch.nonzero(bound > best_bound[alive]).flatten()
         if step == 0:
             better = torch.arange(len(alive))
         at = alive[better]
         best_bound[at] = bound[better]
-        best_lam[at], best_x[at] = pulled.lam[better], x[better]
+        best_lam[at], best_x[at] = lam[better], x[better]
         for kept, new in ((best.alpha, duals.alpha), (best.beta, duals.beta), (best.mix, duals.mix)):
             if kept is not None and new is not None:
                 kept[at] = new[better]
@@ -227,9 +252,9 @@ def ascend(
         if not bool(going.all()) and int(going.sum()) <= 0.75 * len(alive):
             keep = torch.nonzero(going).flatten()
             alive, region, duals, state, slopes = alive[keep], region[keep], duals[keep], state[keep], slopes[keep]
-            x, start = x[keep], start[keep]
-            pulled = Pulled(pulled.at_input[keep], pulled.lam[keep], pulled.constant[keep], pulled.error[keep])
-        gradient = _gradient(form, specification, slopes, duals, region, pulled.lam, x)
+            x, start, lam = x[keep], start[keep], lam[keep]
+            now = replace(now, chosen={k: slope[keep] for k, slope in now.chosen.items()})
+        gradient = _gradient(form, specification, slopes, duals, region, lam, x, now.chosen)
         duals, state = _step(duals, gradient, state, slopes, config, step)
         if duals.mix is not None:
             start = specification.mixed(region, duals.mix)
@@ -237,20 +262,25 @@ def ascend(
 
 
 def _gradient(
-    form: Form, specification: Specification, slopes: Slopes, duals: Duals, region: Tensor, lam: Tensor, x: Tensor
+    form: Form,
+    specification: Specification,
+    slopes: Slopes,
+    duals: Duals,
+    region: Tensor,
+    lam: Tensor,
+    x: Tensor,
+    chosen: dict[int, Tensor],
 ) -> Duals:
     """∂d/∂(α, β, π) in closed form (see the module's docstring)."""
     layers = form.layers
-    slope = torch.where(lam > 0, slopes.upper, duals.alpha)
-    offset = torch.where(lam > 0, slopes.intercept, 0.0)
+    offset = slopes.intercept * (lam > 0)
 
     def activate(k: int, xhat: Tensor) -> Tensor:
-        at = layers[k]
-        return torch.addcmul(offset[:, at], slope[:, at], xhat)
+        return torch.addcmul(offset[:, layers[k]], chosen[k], xhat) if k in chosen else torch.zeros_like(xhat)
 
     xhat, columns = form.forward(x, activate)
-    for_alpha = -lam.clamp_max(0.0) * xhat * slopes.free
-    for_beta = None if slopes.sign is None else -slopes.sign * xhat
+    for_alpha = (lam.clamp_max(0.0) * xhat).mul_(slopes.free).neg_()
+    for_beta = None if slopes.sign is None else (slopes.sign * xhat).neg_()
     for_mix = None if duals.mix is None else specification.values(region, columns)
     return Duals(for_alpha, for_beta, for_mix)
 

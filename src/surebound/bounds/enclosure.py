@@ -69,6 +69,10 @@ class Enclosure:
         self.extend(node)
         return self.lower[node].flatten(1), self.upper[node].flatten(1)
 
+    def relu_error(self, k: int) -> Tensor:
+        """Per unit of μ̄_k: the roundings of μ̄ = slope · λ̄ + s β and of adding it up at x̂_k. # (boxes, neurons)"""
+        return (8 + self.fan) * U * SLACK * self.magnitude(self.network.before(k)).flatten(1)
+
     def sum_error(self, terms: int) -> float:
         """The relative error of adding up `terms` products and the constants of a backward pass."""
         return gamma(terms + self._terms)
@@ -95,10 +99,12 @@ class Enclosure:
             error = error + U * SLACK * (reach + bias)
             self.errors[i] = self.errors[i] + self.sum_error(size(op.shape)) * bias
         if op.roundings or op.bias is not None:
-            radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * centre.abs() + TINY
-            self.errors[i] = self.errors[i] * SLACK + TINY
-        self.lower.append(_down(centre - radius))
-        self.upper.append(_up(centre + radius))
+            underflow = TINY * (reach > 0)  # where every term is exactly zero, so is the sum
+            radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * centre.abs() + underflow
+            self.errors[i] = self.errors[i] * SLACK + underflow
+        wide = radius > 0
+        self.lower.append(torch.where(wide, _down(centre - radius), centre))
+        self.upper.append(torch.where(wide, _up(centre + radius), centre))
 
     def _centre(self, j: int) -> tuple[Tensor, Tensor, Tensor]:
         lower, upper = self.lower[j], self.upper[j]

@@ -132,7 +132,7 @@ class FoldedForm:
         reach = rows.coefficients.abs() @ self.magnitudes() + rows.constant.abs()
         return (rows.error + gamma(len(rows) + 8) * reach) * 1.01
 
-    def backward(self, start: Tensor, slopes: Slopes) -> Pulled:
+    def backward(self, start: Tensor, slopes: Slopes, *, keep: bool = True) -> Pulled:
         lam = start.clone()
         constant, error = start.new_zeros(len(start)), start.new_zeros(len(start))
         for k in range(len(self.blocks) - 1, -1, -1):

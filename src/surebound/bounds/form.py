@@ -53,7 +53,7 @@ class Pulled:
     """The result of a backward pass."""
 
     at_input: Tensor  # (rows, inputs)  λ̄₀
-    lam: Tensor  # (rows, neurons)  λ̄ of every relaxed neuron
+    lam: Tensor  # (rows, neurons)  λ̄ of every relaxed neuron, or (rows, 0)
     constant: Tensor  # (rows,)  −Σ μ̄_k·b_k
     error: Tensor  # (rows,)  what rounding may have done, zero in float32
 
@@ -96,8 +96,8 @@ class Form(Protocol):
         """# (inputs,) or (rows, inputs)"""
         ...
 
-    def backward(self, start: Tensor, slopes: Slopes) -> Pulled:
-        """From minus the rows' coefficients (rows, columns) back to the input."""
+    def backward(self, start: Tensor, slopes: Slopes, *, keep: bool = True) -> Pulled:
+        """From minus the rows' coefficients (rows, columns) back to the input; without `keep`, λ̄ may be left empty."""
         ...
 
     def forward(self, x: Tensor, slopes: Slopes) -> tuple[Tensor, Tensor]:

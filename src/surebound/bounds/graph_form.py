@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import TINY, U, Enclosure
+from surebound.bounds.enclosure import TINY, Enclosure
 from surebound.bounds.form import Pulled, Rows, Slopes
 from surebound.network.graph import Network, dot
 from surebound.network.linear import size
@@ -89,46 +89,29 @@ class GraphForm:
         reach = torch.cat([self.enclosure.magnitude(n).flatten(1).amax(0) for n in (self.target, 0)])
         return self.enclosure.sum_error(len(rows)) * (rows.coefficients.abs() @ reach + rows.constant.abs()) * 1.01
 
-    def backward(self, start: Tensor, slopes: Slopes) -> Pulled:
+    def backward(self, start: Tensor, slopes: Slopes, *, keep: bool = True) -> Pulled:
         at_target, at_input = start[:, : -self.inputs], start[:, -self.inputs :]
-        lam = start.new_empty(len(start), self.neurons)
+        lam = start.new_zeros(len(start), self.neurons if keep else 0)
         error = start.new_zeros(len(start))
         layers = self.layers
 
         def activate(k: int, coefficient: Tensor) -> Tensor:
             flat = coefficient.flatten(1)
-            lam[:, layers[k]] = flat
+            if keep:
+                lam[:, layers[k]] = flat
             mu = slopes(k, flat)
             if self.rigorous:
-                factor = (8 + self.enclosure.fan) * U * 1.01
-                error.add_(dot(mu.abs(), factor * self.enclosure.magnitude(self.network.before(k)).flatten(1)))
+                error.add_(dot(mu.abs(), self.enclosure.relu_error(k)))
             return mu.reshape(coefficient.shape)
 
         shape = self.network.nodes[self.target].shape
         begin = {self.target: at_target.reshape(-1, *shape)}
-        lam_untouched = self.target == 0
-        if lam_untouched:
-            begin = {0: (at_target + at_input).reshape(-1, *shape)}
+        if self.target == 0:
+            begin, at_input = {0: (at_target + at_input).reshape(-1, *shape)}, torch.zeros_like(at_input)
         pulled, constant, op_error = self.network.pull(
             begin, activate, self.enclosure.errors if self.rigorous else None
         )
-        at_input = pulled.flatten(1) if lam_untouched else pulled.flatten(1) + at_input
-        return Pulled(at_input, self._clear_unreached(lam), -constant, error + op_error)
-
-    def _clear_unreached(self, lam: Tensor) -> Tensor:
-        """Layers beside the path to the target (in a branch) were never visited: their coefficients are zero."""
-        for k, where in enumerate(self.layers):
-            if not self._reaches[k]:
-                lam[:, where] = 0.0
-        return lam
-
-    @property
-    def _reaches(self) -> tuple[bool, ...]:
-        needed = {self.target}
-        for i in range(self.target, 0, -1):
-            if i in needed:
-                needed.update(self.network.nodes[i].inputs)
-        return tuple(layer in needed for layer in self.network.layers[: self.depth])
+        return Pulled(pulled.flatten(1) + at_input, lam, -constant, error + op_error)
 
     def forward(self, x: Tensor, slopes: Slopes) -> tuple[Tensor, Tensor]:
         xhat = x.new_zeros(len(x), self.neurons)

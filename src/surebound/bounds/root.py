@@ -40,45 +40,46 @@ def best_lower(form: Form, rows: Rows, bounding: LayerBounding, *, settled_above
     """
     alpha = _find_slopes(form, rows, bounding, settled_above)
     exact = replace(rows, error=form.start_error(rows))
-    relaxation = _per_row(relax(form.lower, form.upper), form, len(rows))
-    slopes = Slopes.of(relaxation, None)
+    slopes = Slopes.of(relax(form.lower, form.upper), None)
+    if len(alpha) != len(slopes.upper):  # slopes for each row: one relaxation each, too
+        slopes = Slopes.of(_per_row(relax(form.lower, form.upper), len(rows)), None)
     duals = Duals(slopes.fixed(alpha.double()), None, None)
-    return evaluate(form, exact, slopes, duals)[0]
+    return evaluate(form, exact, slopes, duals, keep=False).bound
 
 
 def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, settled_above: float) -> Tensor:
-    """α for each row, found in float32. # (rows, neurons)"""
+    """α, found in float32: for each row, or for each box if it does not depend on the row. # (rows | boxes, neurons)"""
     n = len(rows)
     if bounding.ascent is None and len(bounding.slopes) == 1:
-        return _per_row(relax(form.lower, form.upper, bounding.slopes[0]), form, n).lower_slope.expand(n, -1)
+        slope = relax(form.lower, form.upper, bounding.slopes[0]).lower_slope
+        return slope[None] if slope.ndim == 1 else slope
     fast, thin = form.to(torch.float32), rows.to(torch.float32)
     best, alpha = torch.full((n,), -torch.inf), torch.zeros(n, form.neurons)
     for name in bounding.slopes:
-        relaxation = _per_row(relax(fast.lower, fast.upper, name), form, n)
-        slope = relaxation.lower_slope.expand(n, -1)
-        bound, _, _ = evaluate(fast, thin, Slopes.of(relaxation, None), Duals(slope, None, None))
+        relaxation = relax(fast.lower, fast.upper, name)
+        slopes = Slopes.of(relaxation, None)
+        slope = relaxation.lower_slope.reshape(slopes.upper.shape)
+        bound = evaluate(fast, thin, slopes, Duals(slope, None, None), keep=False).bound
         better = bound >= best
         best = torch.where(better, bound, best)
-        alpha = torch.where(better[:, None], slope, alpha)
+        alpha = torch.where(better[:, None], slope.repeat_interleave(n // len(slope), 0), alpha)
     if bounding.ascent is None or not form.neurons:
         return alpha
     several_boxes = form.lower.ndim == 2  # whose rows have to stay together
     todo = torch.arange(n) if several_boxes else torch.nonzero(best <= settled_above).flatten()
     if len(todo):
         specification = Specification(thin, tuple(range(n + 1)), thin.error)
-        relaxation = _per_row(relax(fast.lower, fast.upper), form, n)
+        relaxation = _per_row(relax(fast.lower, fast.upper), n) if several_boxes else relax(fast.lower, fast.upper)
         start = Duals(alpha[todo], None, None)
         alpha[todo] = ascend(fast, specification, relaxation, Nodes(todo, None), start, bounding.ascent).duals.alpha
     return alpha
 
 
-def _per_row(relaxation: Relaxation, form: Form, rows: int) -> Relaxation:
-    """With several boxes, a relaxation (boxes, neurons) repeated for each row of a box."""
-    if relaxation.upper_slope.ndim == 1:
-        return relaxation
-    times = rows // len(relaxation.upper_slope)
+def _per_row(relaxation: Relaxation, rows: int) -> Relaxation:
+    """A relaxation (boxes, neurons), or (neurons,) for one box, repeated for each row of a box."""
     parts = (relaxation.upper_slope, relaxation.intercept, relaxation.lower_slope, relaxation.ambiguous)
-    return Relaxation(*(t.repeat_interleave(times, 0) for t in parts))
+    spread = (t[None] if t.ndim == 1 else t for t in parts)
+    return Relaxation(*(t.repeat_interleave(rows // len(t), 0) for t in spread))
 
 
 def _chunks(index: Tensor, width: int) -> Iterator[Tensor]:

@@ -56,8 +56,8 @@ def fixed_slope_dual(context: Context, batch: Bounding, lower_slope: Tensor) -> 
     slopes = Slopes.of(context.relaxation, batch.nodes.signs)
     alpha = slopes.fixed(lower_slope.expand(len(batch.nodes), -1))
     start = context.specification.mixed(batch.nodes.region, batch.duals.mix)
-    bound, pulled, _ = evaluate(context.form, start, slopes, Duals(alpha, None, None))
-    return bound, pulled.lam
+    result = evaluate(context.form, start, slopes, Duals(alpha, None, None))
+    return result.bound, result.pulled.lam
 
 
 def deepest_intercept(context: Context, lam: Tensor, open_: Tensor) -> Tensor:

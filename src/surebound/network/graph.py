@@ -162,6 +162,8 @@ class Network:
 
 def dot(c: Tensor, v: Tensor) -> Tensor:
     """Σ c·v over all but the batch; v may have a batch of its own that divides c's (boxes × specifications)."""
-    if v.ndim < c.ndim:
+    if v.ndim < c.ndim or len(v) == 1:
         return c.flatten(1) @ v.reshape(-1)
-    return (c.reshape(len(v), -1, v[0].numel()) @ v.reshape(len(v), -1, 1)).reshape(-1)
+    if len(v) == len(c):
+        return (c * v).flatten(1).sum(1)
+    return (c.reshape(len(v), len(c) // len(v), -1) @ v.reshape(len(v), -1, 1)).reshape(-1)

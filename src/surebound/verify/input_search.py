@@ -24,7 +24,7 @@ from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.search import Outcome, TryPoints
 
 _BOUNDING = LayerBounding(slopes=("crown",), ascent=None)
-_ELEMENTS = 2**23  # of the largest tensor in a batch
+_ELEMENTS = 2**20  # of the largest tensor in a batch, which then stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,16 +158,16 @@ class _Run:
         bound = torch.full((len(region),), -torch.inf, dtype=torch.float64)
         at_input = torch.zeros(len(region), self.network.inputs, dtype=torch.float64)
         x = (form.box_lower + form.box_upper).reshape(len(region), -1) / 2
-        relaxation = relax(form.lower.reshape(-1, form.neurons), form.upper.reshape(-1, form.neurons))
+        relaxation = relax(*(t[None] if t.ndim == 1 else t for t in (form.lower, form.upper)))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
         for r in range(self.coefficients.shape[1]):
             rows = Rows(self.coefficients[region, r], self.constants[region, r], torch.zeros_like(bound))
             rows = replace(rows, error=form.start_error(rows))
-            new, pulled, point = evaluate(form, rows, slopes, duals)
-            better = new >= bound
-            bound = torch.where(better, new, bound)
-            at_input = torch.where(better[:, None], pulled.at_input, at_input)
-            x = torch.where(better[:, None], point, x)
+            result = evaluate(form, rows, slopes, duals, keep=False)
+            better = result.bound >= bound
+            bound = torch.where(better, result.bound, bound)
+            at_input = torch.where(better[:, None], result.pulled.at_input, at_input)
+            x = torch.where(better[:, None], result.x, x)
         return bound, at_input, x
 
 

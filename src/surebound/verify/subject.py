@@ -80,7 +80,7 @@ class Subject:
     def _sound(self, nodes: Nodes, duals: Duals, start: Rows) -> Tensor:
         slopes = Slopes.of(self.relaxation, nodes.signs)
         ready = replace(duals, alpha=slopes.fixed(duals.alpha), beta=_nonnegative(duals.beta))
-        return evaluate(self.form, start, slopes, ready)[0]
+        return evaluate(self.form, start, slopes, ready, keep=False).bound
 
 
 def _nonnegative(beta: Tensor | None) -> Tensor | None:

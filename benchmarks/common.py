@@ -1,0 +1,147 @@
+"""What the benchmark scripts share: where the inputs are, logs that can be resumed, the machine, Markdown tables."""
+
+import csv
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Before torch is imported: threads that spin while they wait slow each other down on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+SHARED = ROOT.parent / "shared"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """A row of instances.csv: a network, a property and the verdict it should get."""
+
+    benchmark: str
+    onnx: Path
+    vnnlib: Path
+    expected: str  # sat, unsat or unknown
+
+    @property
+    def network(self) -> str:
+        return self.onnx.name.removesuffix(".gz").removesuffix(".onnx")
+
+    @property
+    def spec(self) -> str:
+        return self.vnnlib.name.removesuffix(".gz").removesuffix(".vnnlib")
+
+    @property
+    def name(self) -> str:
+        return f"{self.benchmark}/{self.network}/{self.spec}"
+
+
+def read_instances(folder: Path) -> list[Instance]:
+    """The instances listed in the folder's instances.csv."""
+    with (folder / "instances.csv").open(newline="") as file:
+        return [
+            Instance(
+                benchmark=row["benchmark"],
+                onnx=folder / row["onnx"],
+                vnnlib=folder / row["vnnlib"],
+                expected=row["expected"],
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+class Log:
+    """Results as JSON lines, written as they come; a resumed run finds what is already there."""
+
+    def __init__(self, path: Path, key: Sequence[str], *, resume: bool) -> None:
+        """`key` names the fields that identify a result."""
+        self.path, self.key = path, key
+        self.records: dict[tuple[Any, ...], Record] = {}
+        if path.is_file() and path.stat().st_size:
+            if not resume:
+                sys.exit(f"the log '{path}' holds earlier results: pass --resume to go on with it, or remove it")
+            self._read()
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def find(self, **fields: Any) -> Record | None:
+        """The result with these key fields, if there is one."""
+        return self.records.get(tuple(fields[name] for name in self.key))
+
+    def add(self, record: Record) -> None:
+        """Keep a result, in memory and in the file."""
+        self.records[self._key_of(record)] = record
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def _read(self) -> None:
+        text = self.path.read_text()
+        lines = text.splitlines()
+        if not text.endswith("\n"):  # a run that was killed while writing leaves half a line
+            lines.pop()
+            self.path.write_text("".join(line + "\n" for line in lines))
+        for line in lines:
+            record = json.loads(line)
+            self.records[self._key_of(record)] = record
+
+    def _key_of(self, record: Record) -> tuple[Any, ...]:
+        return tuple(record[name] for name in self.key)
+
+
+def sgemm_rate(threads: int, size: int = 2048, repeats: int = 10) -> float:
+    """GFLOP/s of a float32 matrix product, the best of some repeats."""
+    import torch
+
+    torch.set_num_threads(threads)
+    a, b = torch.rand(size, size), torch.rand(size, size)
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        torch.mm(a, b)
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size**3 / best / 1e9
+
+
+def machine(threads: int) -> str:
+    """One sentence on what the numbers were measured on."""
+    import torch
+
+    from surebound import __version__
+
+    cores = len(os.sched_getaffinity(0))
+    return (
+        f"{cores} cores, {threads} threads, float32 matrix product {sgemm_rate(threads):.0f} GFLOP/s"
+        f" (2048 × 2048, best of ten); Python {platform.python_version()}, torch {torch.__version__},"
+        f" surebound {__version__}."
+    )
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> str:
+    """A Markdown table whose first `left` columns are aligned left and the others right."""
+    rule = [":--" if i < left else "--:" for i in range(len(header))]
+    lines = [header, rule, *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def phases_text(phases: dict[str, float]) -> str:
+    """Where the seconds went, the phases that took none left out."""
+    return ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items() if seconds >= 0.05)
+
+
+def write_report(path: Path, text: str) -> None:
+    """Write a report, and say where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    print(f"wrote {path}")
+
+
+def command_text() -> str:
+    """The command that is running, as one would type it in the repository."""
+    arguments = [arg.replace(str(ROOT) + os.sep, "") for arg in sys.argv[1:]]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments])

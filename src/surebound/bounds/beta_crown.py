@@ -71,6 +71,15 @@ class Specification:
     starts: tuple[int, ...]
     row_error: Tensor  # (rows,) error per unit of weight
 
+    def only(self, regions: Tensor) -> "Specification":
+        """Some of the regions. # (regions,) bool"""
+        spans = [(a, b) for a, b, kept in zip(self.starts, self.starts[1:], regions.tolist(), strict=False) if kept]
+        index = torch.cat([torch.arange(a, b) for a, b in spans] or [torch.arange(0)])
+        starts = [0]
+        for a, b in spans:
+            starts.append(starts[-1] + b - a)
+        return Specification(self.rows[index], tuple(starts), self.row_error[index])
+
     def row_scale(self) -> Tensor:
         """The size of each row's coefficients, by which float32 noise is judged. # (rows,)"""
         return self.rows.coefficients.abs().amax(1) + self.rows.constant.abs()

@@ -29,9 +29,7 @@ def layerwise(network: Network, lower: Tensor, upper: Tensor, bounding: LayerBou
     enclosure = Enclosure(network, lower.double(), upper.double())
     tighten_layers(enclosure, bounding, lambda: None)
     everything = torch.arange(network.outputs)
-    low, high = bound_neurons(
-        enclosure, network.output, everything, bounding, lambda: None, settled_above=torch.inf
-    )
+    low, high = bound_neurons(enclosure, network.output, everything, bounding, lambda: None)
     shape = enclosure.lower[network.output].shape
     enclosure.tighten(network.output, low.reshape(shape), high.reshape(shape))
     return collect(enclosure)

@@ -28,31 +28,58 @@ class LayerBounding:
     slopes: tuple[str, ...] = ("fastlin", "crown")  # the better of these for each neuron
     ascent: Ascent | None = Ascent(iterations=5, lr=1.0)  # then α-CROWN where the sign is still open; None: not at all
 
+    @property
+    def fixed(self) -> str | None:
+        """The name of the slopes if they are the same for all rows."""
+        return self.slopes[0] if self.ascent is None and len(self.slopes) == 1 else None
+
 
 Check = Callable[[], None]
 """Called between chunks; raises when the time is up."""
 
 
-def best_lower(form: Form, rows: Rows, bounding: LayerBounding, *, settled_above: float = torch.inf) -> Tensor:
-    """Sound lower bounds of rows. # (rows,) float64
+def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
+    """Sound lower bounds of rows. # (rows,) float64"""
+    if bounding.fixed is None:
+        alpha, _ = _find_slopes(form, rows, bounding, signs=False)
+    else:
+        alpha = _fixed_slopes(form, bounding.fixed)
+    return _sound_lower(form, rows, alpha)
 
-    Rows whose bound exceeds `settled_above` after FastLin and CROWN are not improved further.
-    """
-    alpha = _find_slopes(form, rows, bounding, settled_above)
+
+def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor, Tensor]:
+    """Sound lower and upper bounds of rows over one box, to find their signs: once FastLin or CROWN has settled a row's
+    sign, it is not improved further, and its other side stays at infinity. # (rows,) each"""
+    both = rows.both_signs()
+    alpha, useful = _find_slopes(form, both, bounding, signs=True)
+    bound = torch.full((len(both),), -torch.inf, dtype=torch.float64)
+    bound[useful] = _sound_lower(form, both[useful], alpha[useful])
+    return bound[: len(rows)], -bound[len(rows) :]
+
+
+def _sound_lower(form: Form, rows: Rows, alpha: Tensor) -> Tensor:
+    """The bound with slopes α for each row or each box, in float64 with its rounding error taken off."""
     exact = replace(rows, error=form.start_error(rows))
     slopes = Slopes.of(relax(form.lower, form.upper), None)
-    if len(alpha) != len(slopes.upper):  # slopes for each row: one relaxation each, too
+    if len(slopes.upper) not in (1, len(alpha)):  # slopes for each row of several boxes: one relaxation each, too
         slopes = Slopes.of(_per_row(relax(form.lower, form.upper), len(rows)), None)
     duals = Duals(slopes.fixed(alpha.double()), None, None)
     return evaluate(form, exact, slopes, duals, keep=False).bound
 
 
-def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, settled_above: float) -> Tensor:
-    """α, found in float32: for each row, or for each box if it does not depend on the row. # (rows | boxes, neurons)"""
+def _fixed_slopes(form: Form, name: str) -> Tensor:
+    """α that depends on the box only. # (boxes, neurons)"""
+    slope = relax(form.lower, form.upper, name).lower_slope
+    return slope[None] if slope.ndim == 1 else slope
+
+
+def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool) -> tuple[Tensor, Tensor]:
+    """α for each row, found in float32, and which rows are worth a sound evaluation. # (rows, neurons), (rows,) bool
+
+    With `signs` the rows are pairs of a row and its negative, far apart by half, and what counts is whether either is
+    positive.
+    """
     n = len(rows)
-    if bounding.ascent is None and len(bounding.slopes) == 1:
-        slope = relax(form.lower, form.upper, bounding.slopes[0]).lower_slope
-        return slope[None] if slope.ndim == 1 else slope
     fast, thin = form.to(torch.float32), rows.to(torch.float32)
     best, alpha = torch.full((n,), -torch.inf), torch.zeros(n, form.neurons)
     for name in bounding.slopes:
@@ -63,16 +90,21 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, settled_above:
         better = bound >= best
         best = torch.where(better, bound, best)
         alpha = torch.where(better[:, None], slope.repeat_interleave(n // len(slope), 0), alpha)
+    open_ = torch.ones(n, dtype=torch.bool)
+    if signs:
+        open_ = (best.reshape(2, -1) <= 0).all(0).repeat(2)
+    useful = open_ | (best > 0)
     if bounding.ascent is None or not form.neurons:
-        return alpha
-    several_boxes = form.lower.ndim == 2  # whose rows have to stay together
-    todo = torch.arange(n) if several_boxes else torch.nonzero(best <= settled_above).flatten()
+        return alpha, useful
+    todo = torch.nonzero(open_).flatten()
     if len(todo):
         specification = Specification(thin, tuple(range(n + 1)), thin.error)
-        relaxation = _per_row(relax(fast.lower, fast.upper), n) if several_boxes else relax(fast.lower, fast.upper)
+        relaxation = relax(fast.lower, fast.upper)
+        if relaxation.upper_slope.ndim == 2:
+            relaxation = _per_row(relaxation, n)
         start = Duals(alpha[todo], None, None)
         alpha[todo] = ascend(fast, specification, relaxation, Nodes(todo, None), start, bounding.ascent).duals.alpha
-    return alpha
+    return alpha, useful
 
 
 def _per_row(relaxation: Relaxation, rows: int) -> Relaxation:
@@ -96,21 +128,29 @@ def one_hot(index: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(index, width).double()
 
 
-def fold_network(enclosure: Enclosure, bounding: LayerBounding, check: Check) -> FoldedForm:
-    """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened)."""
+def fold_network(
+    enclosure: Enclosure, bounding: LayerBounding, check: Check, known: Enclosure | None = None
+) -> FoldedForm:
+    """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened).
+
+    `known` is an enclosure of the same box from an earlier, coarser pass, whose bounds are built upon.
+    """
     network = enclosure.network
     form = FoldedForm.empty(enclosure)
     for k in range(len(network.layers)):
         node, shape = network.before(k), network.nodes[network.before(k)].shape
+        enclosure.extend(node)
+        if known is not None:
+            enclosure.tighten(node, known.lower[node], known.upper[node])
         low, high = (t[0].clone() for t in enclosure.layer(k))
         candidates = torch.nonzero((low < 0) & (high > 0)).flatten()
         kept: list[Rows] = []
         for index in _chunks(candidates, _widest(form, enclosure)):
             check()
             rows = form.fold({node: one_hot(index, len(low)).reshape(-1, *shape)})
-            lower, minus_upper = best_lower(form, rows.both_signs(), bounding, settled_above=0.0).chunk(2)
+            lower, upper = best_bounds(form, rows, bounding)
             low[index] = torch.maximum(low[index], lower)
-            high[index] = torch.minimum(high[index], -minus_upper)
+            high[index] = torch.minimum(high[index], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])
         enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
         ambiguous = torch.nonzero((low < 0) & (high > 0)).flatten()
@@ -144,7 +184,7 @@ def tighten_layers(enclosure: Enclosure, bounding: LayerBounding, check: Check) 
 
 
 def bound_neurons(
-    enclosure: Enclosure, node: int, index: Tensor, bounding: LayerBounding, check: Check, settled_above: float = 0.0
+    enclosure: Enclosure, node: int, index: Tensor, bounding: LayerBounding, check: Check
 ) -> tuple[Tensor, Tensor]:
     """Sound bounds on some elements of a node, for every box. # (boxes, len(index)) each"""
     boxes = enclosure.boxes
@@ -156,7 +196,7 @@ def bound_neurons(
         identity = one_hot(part, size(enclosure.network.nodes[node].shape))
         rows = form.rows(torch.cat([identity, -identity]).repeat(boxes, 1))
         wide = replace(form, per_box=2 * count)
-        bound = best_lower(wide, rows, bounding, settled_above=settled_above).reshape(boxes, 2, count)
+        bound = best_lower(wide, rows, bounding).reshape(boxes, 2, count)
         lows.append(bound[:, 0])
         highs.append(-bound[:, 1])
     empty = enclosure.lower[0].new_zeros(boxes, 0)

@@ -129,11 +129,11 @@ class _Run:
         return chosen == "auto" and varying <= INPUT_SPLIT_LIMIT and self.network.inputs <= 2 * INPUT_SPLIT_LIMIT
 
     def _decide_box(self, regions: Sequence[Region]) -> Outcome:
-        with self.clock.phase("root"):
-            form = self._bound_layers(regions[0].box)
-            specification = _specification(form, self.network.output, regions)
-            subject = Subject(self.network, form, specification)
         self.branching = "upb" if self.options.branching == "auto" else self.options.branching
+        with self.clock.phase("root"):
+            subject, regions = self._root(regions)
+        if not regions:
+            return Outcome(proved=True, lower_bound=float("inf"))
         config = replace(
             self.options.search,
             branching=self.branching,
@@ -153,15 +153,37 @@ class _Run:
 
         return search(subject, config, self.clock, try_points)
 
-    def _bound_layers(self, box: Box) -> Form:
+    def _root(self, regions: Sequence[Region]) -> tuple[Subject, Sequence[Region]]:
+        """The network over the regions' box, its layers bounded as tightly as it takes, and the regions left open.
+
+        A first pass bounds layers with fixed slopes only; if that leaves no region open, α-CROWN is spared.
+        """
+        box, coarse = regions[0].box, replace(self.options.layers, ascent=None)
+        first = self._enclosure(box)
+        folded = _fits_folded(first)
+        if folded:
+            form: Form = fold_network(first, coarse, self.clock.check)
+        else:
+            tighten_layers(first, coarse, self.clock.check)
+            form = GraphForm.at(first, self.network.output)
+        subject = Subject(self.network, form, _specification(form, self.network.output, regions))
+        open_ = self._open(subject)
+        regions = [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
+        if not regions or self.options.layers.ascent is None or not folded:
+            return subject.only(open_), regions
+        form = fold_network(self._enclosure(box), self.options.layers, self.clock.check, known=first)
+        return Subject(self.network, form, _specification(form, self.network.output, regions)), regions
+
+    def _open(self, subject: Subject) -> Tensor:
+        """Which regions the root bound does not settle. # (regions,) bool"""
+        self.subproblems += subject.regions
+        nodes, duals = subject.roots()
+        bounded = subject.bound(nodes, duals, self.options.search.root)
+        return ~(subject.sound_bounds(nodes, bounded.duals) > 0)
+
+    def _enclosure(self, box: Box) -> Enclosure:
         shape = (1, *self.network.input_shape)
-        enclosure = Enclosure(
-            self.network, torch.from_numpy(box.lower).reshape(shape), torch.from_numpy(box.upper).reshape(shape)
-        )
-        if _fits_folded(enclosure):
-            return fold_network(enclosure, self.options.layers, self.clock.check)
-        tighten_layers(enclosure, replace(self.options.layers, ascent=None), self.clock.check)
-        return GraphForm.at(enclosure, self.network.output)
+        return Enclosure(self.network, *(torch.from_numpy(end).reshape(shape) for end in (box.lower, box.upper)))
 
     def _attack(self, attack: PGD | MIFGSM, regions: Sequence[Region]) -> Counterexample | None:
         with self.clock.phase("attack"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, ascend
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes
 from surebound.branching import RULES
 from surebound.branching.rule import Bounding, Rule, open_neurons
 from surebound.problem import Counterexample
@@ -72,17 +72,13 @@ class _Run:
         self.policy = config.iterations
         self.early = EarlyStop()
         self.batch = config.batch or _batch_size(subject, config.memory)
-        # Above this a float32 bound is worth the sound test; the rounding noise around 0 is not.
-        self.margin = 1e-6 * float(subject.specification.row_scale().max())
         self.subproblems = 0
         self.undecided = 0
         self.found: Counterexample | None = None
 
     def loop(self) -> Outcome:
-        region = torch.arange(self.subject.regions)
-        alpha = self.subject.fast_relaxation.lower_slope.repeat(len(region), 1)
-        duals = Duals(alpha, None, self.subject.fast_specification.initial_mix(region))
-        self._process(Nodes(region, None), duals, torch.zeros(len(region), dtype=torch.int64), self.config.root)
+        nodes, duals = self.subject.roots()
+        self._process(nodes, duals, torch.zeros(len(nodes), dtype=torch.int64), self.config.root)
         last = 0.0
         while len(self.queue) and self.found is None:
             if self.clock.remaining < 1.1 * last:
@@ -133,7 +129,7 @@ class _Run:
         """Bound nodes, drop the proved ones, decide leaves, look for counterexamples, requeue the rest."""
         self.clock.check()
         with self.clock.phase("bounding"):
-            bounded = self._bound(nodes, duals, ascent)
+            bounded = self.subject.bound(nodes, duals, ascent)
             bound = bounded.bound if floor is None else torch.maximum(bounded.bound, floor)
             self.subproblems += len(nodes)
             proved = self._proved(nodes, bounded)
@@ -152,20 +148,6 @@ class _Run:
         if len(rest) and self.found is None:
             self._requeue(nodes[rest], bounded, rest, bound, depth)
         return bound
-
-    def _bound(self, nodes: Nodes, duals: Duals, ascent: Ascent) -> Bounded:
-        subject = self.subject
-        if duals.beta is None and nodes.signs is not None:
-            duals = replace(duals, beta=torch.zeros_like(duals.alpha))
-        return ascend(
-            subject.fast_form,
-            subject.fast_specification,
-            subject.fast_relaxation,
-            nodes,
-            duals,
-            ascent,
-            stop_above=self.margin,
-        )
 
     def _proved(self, nodes: Nodes, bounded: Bounded) -> Tensor:
         """Soundly positive. # (nodes,) bool"""
@@ -203,7 +185,7 @@ class _Run:
             nodes, duals = parents.nodes[first], parents.duals[first]
             counts = (policy.count, policy.next_count)
             few, many = (
-                float(self._bound(nodes, duals, replace(self.config.ascent, iterations=c)).bound) for c in counts
+                float(self.subject.bound(nodes, duals, replace(self.config.ascent, iterations=c)).bound) for c in counts
             )
             gain = self.early.gain or 0.0
             self.policy = policy.probed(more_gain=many - few, branch_gain=max(gain, 0.0))

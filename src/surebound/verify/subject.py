@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Duals, Nodes, Slopes, Specification, evaluate
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, Slopes, Specification, ascend, evaluate
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.relaxation import Relaxation, relax
 from surebound.branching.rule import Context
@@ -58,6 +58,28 @@ class Subject:
 
         self.network.trace(torch.zeros(1, *self.network.input_shape, dtype=torch.float64), record)
         return torch.cat(parts).float() if parts else torch.zeros(0)
+
+    def only(self, regions: Tensor) -> "Subject":
+        """The subject with some of its regions. # (regions,) bool"""
+        return replace(self, specification=self.specification.only(regions))
+
+    @cached_property
+    def margin(self) -> float:
+        """Above this a float32 bound is worth the sound test; the rounding noise around 0 is not."""
+        return 1e-6 * float(self.specification.row_scale().max())
+
+    def roots(self) -> tuple[Nodes, Duals]:
+        """One unsplit node for each region, with the duals to start from."""
+        region = torch.arange(self.regions)
+        alpha = self.fast_relaxation.lower_slope.repeat(len(region), 1)
+        return Nodes(region, None), Duals(alpha, None, self.fast_specification.initial_mix(region))
+
+    def bound(self, nodes: Nodes, duals: Duals, ascent: Ascent) -> Bounded:
+        """β-CROWN in float32."""
+        if duals.beta is None and nodes.signs is not None:
+            duals = replace(duals, beta=torch.zeros_like(duals.alpha))
+        form, specification, relaxation = self.fast_form, self.fast_specification, self.fast_relaxation
+        return ascend(form, specification, relaxation, nodes, duals, ascent, stop_above=self.margin)
 
     def sound_bounds(self, nodes: Nodes, duals: Duals) -> Tensor:
         """The bound at given duals in float64, its rounding error taken off. # (nodes,) float64"""

@@ -1,7 +1,7 @@
 """surebound trains image classifiers whose robustness can be proved, and proves it.
 
-    model = surebound.load("net.onnx")
-    verdict = surebound.verify(model, surebound.Robustness(x, label=3, eps="2/255"), timeout=60)
+model = surebound.load("net.onnx")
+verdict = surebound.verify(model, surebound.Robustness(x, label=3, eps="2/255"), timeout=60)
 """
 
 # The packages of these names come first: the functions below then take their place as attributes.

@@ -1,4 +1,6 @@
-"""The Python interface: `load`, `verify`, `bounds`. Heavy imports happen inside the calls, so `import surebound` is quick."""
+"""The Python interface: `load`, `verify`, `bounds`. Heavy imports happen inside the calls, so `import surebound` is
+quick.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -38,7 +38,9 @@ class Box:
 
     def __post_init__(self) -> None:
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape:
-            raise PropertyError(f"a box needs two vectors of one length, got shapes {self.lower.shape} and {self.upper.shape}")
+            raise PropertyError(
+                f"a box needs two vectors of one length, got shapes {self.lower.shape} and {self.upper.shape}"
+            )
         if not (np.isfinite(self.lower).all() and np.isfinite(self.upper).all()):
             raise PropertyError("a box needs finite bounds on every input")
 

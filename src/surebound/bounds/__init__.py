@@ -1,7 +1,7 @@
 """Bounds on every layer of a network over boxes: each method is one function in one file, listed here by name.
 
-A method takes a float64 network and boxes lower, upper (boxes, *input_shape) and returns `LayerBounds`. All are sound with
-rounding accounted for, except `milp`, which is exact up to its solver's tolerance.
+A method takes a float64 network and boxes lower, upper (boxes, *input_shape) and returns `LayerBounds`. All are sound
+with rounding accounted for, except `milp`, which is exact up to its solver's tolerance.
 """
 
 from collections.abc import Callable

@@ -10,11 +10,12 @@ is a lower bound of Σ_r π_r (c_r·x + d_r) on the split domain: positive means
 The gradient needs the minimiser x₀ carried forward through the very slopes the backward pass chose: with x̂_k there,
 ∂d/∂α_k = −[λ̄_k]₋ ⊙ x̂_k, ∂d/∂β_k = −s_k ⊙ x̂_k and ∂d/∂π_r = c_r·x + d_r.
 
-Deviations: rows of one region are mixed by π on the simplex (the paper has a single row); the best iterate of each node is
-kept, since the ascent is not monotone.
+Deviations: rows of one region are mixed by π on the simplex (the paper has a single row); the best iterate of each node
+is kept, since the ascent is not monotone.
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -86,13 +87,13 @@ class Specification:
 
     @property
     def most_rows(self) -> int:
-        return max(b - a for a, b in zip(self.starts, self.starts[1:], strict=False))
+        return max(b - a for a, b in pairwise(self.starts))
 
     def initial_mix(self, region: Tensor) -> Tensor | None:
         """Equal weights, or None when every region has one row. # (nodes, most_rows)"""
         if self.most_rows == 1:
             return None
-        counts = torch.tensor([b - a for a, b in zip(self.starts, self.starts[1:], strict=False)])
+        counts = torch.tensor([b - a for a, b in pairwise(self.starts)])
         valid = torch.arange(self.most_rows) < counts[region][:, None]
         return (valid / counts[region][:, None]).to(self.rows.constant.dtype)
 

@@ -1,7 +1,7 @@
 """FastLin (Wong & Kolter 2018, Weng 2018) and CROWN (Zhang 2018): linear bounds with fixed slopes, one backward pass.
 
-Both take the upper line ā x̂ + b̄ of the triangle; below, FastLin takes the parallel ā x̂ and CROWN whichever of 0 and x̂
-leaves the smaller area. Neither is always the better one.
+Both take the upper line ā x̂ + b̄ of the triangle; below, FastLin takes the parallel ā x̂ and CROWN whichever of 0 and
+x̂ leaves the smaller area. Neither is always the better one.
 """
 
 import torch

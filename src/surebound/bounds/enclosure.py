@@ -1,13 +1,14 @@
 """Rigorous intervals for every node of a network, and from them a bound on what rounding can do to a dual bound.
 
-Everything here is float64 with unit roundoff u = 2⁻⁵³. For an affine op y = A x + b evaluated in floating point, any order
-of summation, each computed number is off by at most γ_n (|A||x| + |b|), γ_n = n u / (1 − n u) (Higham 2002, section 3.1).
+Everything here is float64 with unit roundoff u = 2⁻⁵³. For an affine op y = A x + b evaluated in floating point, any
+order of summation, each computed number is off by at most γ_n (|A||x| + |b|), γ_n = n u / (1 − n u) (Higham 2002,
+section 3.1).
 
 Two uses:
 - `Enclosure.lower/upper`: interval propagation widened by that error (sound IBP).
-- `Enclosure.errors`: for a coefficient vector c on node v = A p + b, the pulled-back ĉ = fl(Aᵀ c) satisfies
-  |ĉ − Aᵀ c|·|p| ≤ |c|·γ_n |A| X_p with X_p ≥ |p| over the box. So E_v = γ_n |A| X_p + γ_m |b| is computed once per box, and
-  Σ_v |c_v|·E_v bounds the error of a whole backward pass: rigour at the price of one dot product per op.
+- `Enclosure.errors`: for a coefficient vector c on node v = A p + b, the pulled-back ĉ = fl(Aᵀ c) satisfies |ĉ − Aᵀ
+  c|·|p| ≤ |c|·γ_n |A| X_p with X_p ≥ |p| over the box. So E_v = γ_n |A| X_p + γ_m |b| is computed once per box, and Σ_v
+  |c_v|·E_v bounds the error of a whole backward pass: rigour at the price of one dot product per op.
 """
 
 from collections.abc import Iterable

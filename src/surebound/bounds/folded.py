@@ -1,20 +1,22 @@
 """The folded form: a network reduced, over one box, to dense maps between its ambiguous neurons.
 
-A ReLU that cannot change sign over the box is the identity or zero. Folding those away leaves, for the ambiguous neurons of
-layer k,
+A ReLU that cannot change sign over the box is the identity or zero. Folding those away leaves, for the ambiguous
+neurons of layer k,
 
     x̂_k = A_k [x₀; x_1; …; x_{k−1}] + b_k ± E_k
 
-with the columns of A_k ranging over the inputs that vary and the ambiguous neurons of earlier layers. One backward pass is
-then one matrix product per layer. E_k bounds, per neuron and over the whole box, everything that rounding did while folding.
+with the columns of A_k ranging over the inputs that vary and the ambiguous neurons of earlier layers. One backward pass
+is then one matrix product per layer. E_k bounds, per neuron and over the whole box, everything that rounding did while
+folding.
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import TINY, U, Enclosure, gamma
+from surebound.bounds.enclosure import TINY, Enclosure, U, gamma
 from surebound.bounds.form import Pulled, Rows, Slopes
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
@@ -69,7 +71,7 @@ class FoldedForm:
         ends = [0]
         for block in self.blocks:
             ends.append(ends[-1] + len(block.bias))
-        return tuple(slice(a, b) for a, b in zip(ends, ends[1:], strict=False))
+        return tuple(slice(a, b) for a, b in pairwise(ends))
 
     def magnitudes(self) -> Tensor:
         """X ≥ |column| over the box. # (columns,)"""
@@ -170,9 +172,7 @@ class FoldedForm:
         return full
 
     def to(self, dtype: torch.dtype) -> "FoldedForm":
-        blocks = tuple(
-            Block(b.weight.to(dtype), b.bias.to(dtype), b.error.to(dtype), b.index) for b in self.blocks
-        )
+        blocks = tuple(Block(b.weight.to(dtype), b.bias.to(dtype), b.error.to(dtype), b.index) for b in self.blocks)
         return replace(
             self,
             box_lower=self.box_lower.to(dtype),
@@ -191,5 +191,3 @@ class FoldedForm:
     def indices(self) -> tuple[Tensor, ...]:
         """Which neurons of each network layer are relaxed here."""
         return tuple(b.index for b in self.blocks)
-
-

@@ -3,7 +3,8 @@
 Two implementations: `FoldedForm` (stable neurons folded away, dense matrices between ambiguous neurons) and `GraphForm`
 (the network's own convolutions, all neurons). CROWN, α-CROWN and β-CROWN are written once, against this protocol.
 
-Sign convention of the paper: λ̄ is minus the coefficient on a neuron's output, μ̄ minus the one on its input, and a bound is
+Sign convention of the paper: λ̄ is minus the coefficient on a neuron's output, μ̄ minus the one on its input, and a
+bound is
 
     min over the box of (−λ̄₀·x₀) − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k) + constant.
 """

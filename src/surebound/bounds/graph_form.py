@@ -1,10 +1,11 @@
 """The graph form: every neuron of every layer, with the network's own (convolutional) operations.
 
-The form for public bounds over many boxes at once, and the search's fallback when a folded form would not fit in memory.
-Rows come box by box: with B boxes and S rows each, row i belongs to box i // S.
+The form for public bounds over many boxes at once, and the search's fallback when a folded form would not fit in
+memory. Rows come box by box: with B boxes and S rows each, row i belongs to box i // S.
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class GraphForm:
         ends = [0]
         for k in range(self.depth):
             ends.append(ends[-1] + self.network.width(k))
-        return tuple(slice(a, b) for a, b in zip(ends, ends[1:], strict=False))
+        return tuple(slice(a, b) for a, b in pairwise(ends))
 
     @property
     def neurons(self) -> int:

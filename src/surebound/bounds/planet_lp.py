@@ -1,7 +1,7 @@
 """The Planet relaxation as a linear program and the network as a mixed-integer one, both solved by HiGHS.
 
-For one box and intermediate bounds l̂_k, û_k the relaxation (eq. 12 of the paper; Ehlers 2017) is an LP over the inputs,
-every x̂_k in [l̂_k, û_k], and an x_k for every ambiguous neuron:
+For one box and intermediate bounds l̂_k, û_k the relaxation (eq. 12 of the paper; Ehlers 2017) is an LP over the
+inputs, every x̂_k in [l̂_k, û_k], and an x_k for every ambiguous neuron:
 
     x̂_k = Σ_{j<k} W_{k,j} x_j + b_k,   x_k ≥ x̂_k,   x_k ≥ 0,   x_k ≤ ā_k x̂_k + b̄_k,   ā, b̄ as in eq. 14
 

@@ -12,8 +12,8 @@ _GUARD = 1.0 + 2.0**-48  # keeps the rounded upper line above the ReLU at both e
 class Relaxation:
     """Slopes and intercepts of a group of neurons; any leading dimensions broadcast.
 
-    `upper_slope` ā and `intercept` b̄ are the upper line; `lower_slope` is α's starting value; `ambiguous` says where the
-    slope α is free in [0, 1].
+    `upper_slope` ā and `intercept` b̄ are the upper line; `lower_slope` is α's starting value; `ambiguous` says where
+    the slope α is free in [0, 1].
     """
 
     upper_slope: Tensor
@@ -22,7 +22,9 @@ class Relaxation:
     ambiguous: Tensor
 
     def to(self, dtype: torch.dtype) -> "Relaxation":
-        return Relaxation(self.upper_slope.to(dtype), self.intercept.to(dtype), self.lower_slope.to(dtype), self.ambiguous)
+        return Relaxation(
+            self.upper_slope.to(dtype), self.intercept.to(dtype), self.lower_slope.to(dtype), self.ambiguous
+        )
 
 
 def relax(lower: Tensor, upper: Tensor, slopes: str = "crown") -> Relaxation:

@@ -179,7 +179,9 @@ def tighten_layers(enclosure: Enclosure, bounding: LayerBounding, check: Check) 
         tightened_low, tightened_high = bound_neurons(enclosure, node, candidates, bounding, check)
         low, high = low.clone(), high.clone()
         low[:, candidates], high[:, candidates] = tightened_low, tightened_high
-        enclosure.tighten(node, low.reshape(-1, *network.nodes[node].shape), high.reshape(-1, *network.nodes[node].shape))
+        enclosure.tighten(
+            node, low.reshape(-1, *network.nodes[node].shape), high.reshape(-1, *network.nodes[node].shape)
+        )
     enclosure.extend(len(network.nodes) - 1)
 
 

@@ -1,8 +1,8 @@
 """FSB, filtered smart branching (De Palma 2021): SR-like scores propose, cheap bounds decide.
 
-Per layer two candidates: the best by the sensitivity score with min(0, ·), and the best by the intercept term b̄[λ̄]₊. Both
-children of every candidate are bounded with fixed slopes (best of FastLin and CROWN); the candidate whose worse child gains
-most is split.
+Per layer two candidates: the best by the sensitivity score with min(0, ·), and the best by the intercept term b̄[λ̄]₊.
+Both children of every candidate are bounded with fixed slopes (best of FastLin and CROWN); the candidate whose worse
+child gains most is split.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """SR, smart ReLU branching (Bunel 2020): estimate from FastLin duals how a split would move the bound.
 
-With λ the coefficient on a neuron's output in the FastLin dual (λ = −λ̄), b the bias that feeds the neuron, and ā, b̄ its
-upper line,
+With λ the coefficient on a neuron's output in the FastLin dual (λ = −λ̄), b the bias that feeds the neuron, and ā, b̄
+its upper line,
 
     s = | max(0, λ̄ b) − ā λ̄ b − b̄ [λ̄]₊ |
 

@@ -1,13 +1,14 @@
-"""Argument types and output files that several commands share."""
+"""Argument types, input files and output files that several commands share."""
 
 import os
 import tempfile
 from argparse import ArgumentTypeError
 from pathlib import Path
 
-from surebound.errors import UsageError
+from surebound.errors import MissingFileError, NetworkError, PropertyError, UsageError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_MOST_THREADS = 1024
 
 
 def positive_seconds(text: str) -> float:
@@ -21,18 +22,25 @@ def positive_seconds(text: str) -> float:
     return value
 
 
-def positive_int(text: str) -> int:
-    """A whole number above zero."""
-    if not text.isascii() or not text.isdigit() or int(text[:18]) == 0:
-        raise ArgumentTypeError(f"expected a positive whole number, got '{text}'")
-    return int(text)
+def thread_count(text: str) -> int:
+    """A whole number of threads."""
+    value = _digits(text)
+    if not 1 <= value <= _MOST_THREADS:
+        raise ArgumentTypeError(f"expected a whole number from 1 to {_MOST_THREADS}, got '{text}'")
+    return value
 
 
 def seed(text: str) -> int:
     """A whole number from 0 to 2**63 − 1."""
-    if not text.isascii() or not text.isdigit() or int(text[:30]) >= 2**63:
+    value = _digits(text)
+    if not 0 <= value < 2**63:
         raise ArgumentTypeError(f"expected a whole number from 0 to 2**63 - 1, got '{text}'")
-    return int(text)
+    return value
+
+
+def _digits(text: str) -> int:
+    """A whole number written in plain digits, else -1."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 30 else -1
 
 
 def memory_size(text: str) -> int:
@@ -47,29 +55,72 @@ def memory_size(text: str) -> int:
     except (ValueError, KeyError):
         value = -1.0
     if not 2**20 <= value < 2**50:
-        raise ArgumentTypeError(f"expected a size of at least 1M such as 500M or 2G, got '{text}'")
+        raise ArgumentTypeError(f"expected a size from 1M up, such as 500M or 2G, got '{text}'")
     return int(value)
 
 
-def writable(path: str | None) -> Path | None:
-    """A path for a result, checked before any work is done."""
-    if path is None:
-        return None
+def check_network(path: str) -> Path:
+    """The path of a network, after the checks that need no slow imports."""
+    if _content_size(path, "network", "an ONNX file") == 0:
+        raise NetworkError(f"the network '{path}' is empty; expected an ONNX file")
+    return Path(path)
+
+
+def check_property(path: str) -> Path:
+    """The path of a property, after the checks that need no slow imports."""
+    if _content_size(path, "property", "a VNN-LIB file") == 0:
+        raise PropertyError(f"the property '{path}' is empty; expected a VNN-LIB file")
+    return Path(path)
+
+
+def _content_size(path: str, kind: str, expected: str) -> int:
     target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise UsageError(f"cannot write '{path}': expected a file name in an existing folder")
-    return target
+    if target.is_dir():
+        problem = "it is a folder"
+    elif not target.exists():
+        problem = "there is no such file"
+    elif not target.is_file():
+        problem = "it is not a regular file"
+    elif not os.access(target, os.R_OK):
+        problem = "permission denied"
+    else:
+        return target.stat().st_size
+    raise MissingFileError(f"cannot read the {kind} '{path}': {problem}; expected {expected}")
+
+
+def output_files(*, keep: tuple[Path, ...], **paths: str | None) -> dict[str, Path]:
+    """The paths of results that were asked for, by option, checked before any work is done.
+
+    None of them may be a folder, another result, or one of the files to `keep`.
+    """
+    taken = {file.resolve(): f"'{file}', which is read" for file in keep}
+    found: dict[str, Path] = {}
+    for option, path in paths.items():
+        if path is None:
+            continue
+        target = Path(path)
+        if not path or target.is_dir() or not target.parent.is_dir():
+            raise UsageError(f"cannot write --{option} '{path}': expected a file name in an existing folder")
+        if not os.access(target.parent, os.W_OK):
+            raise UsageError(f"cannot write --{option} '{path}': permission denied in '{target.parent}'")
+        if target.resolve() in taken:
+            raise UsageError(f"cannot write --{option} '{path}': it would overwrite {taken[target.resolve()]}")
+        if not target.exists() or target.is_file():  # pipes and devices may take several results
+            taken[target.resolve()] = f"the file of --{option}"
+        found[option] = target
+    return found
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is never seen half-written."""
-    if path.exists() and not path.is_file():  # a pipe or device
-        path.write_text(text)
-        return
     try:
+        if path.exists() and not path.is_file():  # a pipe or device
+            path.write_text(text, encoding="utf-8")
+            return
+        path = path.resolve()  # through a link, not in its place
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w") as file:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
             os.chmod(name, 0o666 & ~_umask())
             os.replace(name, path)

@@ -1,15 +1,24 @@
 """`surebound inspect NET.onnx [PROPERTY]`: what is in a network, what surebound makes of it, what it will cost."""
 
+import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from surebound.cli.arguments import check_network, check_property
 from surebound.cli.command import Command
-from surebound.cli.verify import _check_readable as check_readable
+from surebound.errors import UnsupportedOpError
 
 if TYPE_CHECKING:
+    from surebound.bounds.result import LayerBounds
+    from surebound.load.onnx import Survey
     from surebound.network.graph import Network
-    from surebound.problem import Property
+    from surebound.problem import Box, Property
+
+_LABEL = 13  # the width of the labels on the left
+_BYTES = 12  # of a folded weight, in float64 for proofs and in float32 for the search
+_NODE_BYTES = 5  # of a neuron in an open subproblem: its split, and two duals in half precision
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -18,83 +27,160 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    check_readable(args.net, "network")
+    check_network(args.net)
+    problem = None
     if args.property is not None:
-        check_readable(args.property, "property")
-    from surebound.load.onnx import load_onnx, operations, unsupported_operations
-
-    print(f"network     {args.net}")
-    print("operations  " + _counts(operations(args.net)))
-    missing = unsupported_operations(args.net)
-    if missing:
-        print("unsupported " + _counts(missing))
-        return 0
-    print("unsupported none")
-    network = load_onnx(args.net)
-    for line in _describe(network):
-        print(line)
-    if args.property is not None:
+        check_property(args.property)
         from surebound.load.vnnlib import read_property
 
         problem = read_property(args.property)
-        problem.check_fits(inputs=network.inputs, outputs=network.outputs)
-        for line in _describe_property(network, problem):
-            print(line)
+    from surebound.load.onnx import load_onnx, survey
+
+    found = survey(args.net)
+    _print_survey(args.net, found)
+    if found.unsupported:
+        for kind, name in found.unsupported:
+            _line("unsupported", f"{kind}, node '{name}'")
+        return 0
+    try:
+        network = load_onnx(args.net)
+    except UnsupportedOpError as error:  # an operation that is supported in other forms
+        _line("unsupported", str(error))
+        return 0
+    _line("unsupported", "none")
+    if problem is None:
+        _print_layers(network, [])
+        return 0
+    problem.check_fits(inputs=network.inputs, outputs=network.outputs)
+    _print_problem(args.property, network, problem)
     return 0
 
 
+def _line(label: str, text: str) -> None:
+    print(f"{label:<{_LABEL}}{text}", flush=True)
+
+
+def _print_survey(path: str, found: "Survey") -> None:
+    _line("network", path)
+    for name, shape in found.inputs:
+        _line("input", f"{shape}  ('{name}')")
+    for name, shape in found.outputs:
+        _line("output", f"{shape}  ('{name}')")
+    _line("operations", _counts(found.operations))
+    _line("parameters", f"{found.parameters:,}")
+
+
 def _counts(names: "Counter[str]") -> str:
-    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in sorted(names.items()))
+    return ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
 
 
-def _describe(network: "Network") -> list[str]:
-    parameters = sum(
-        tensor.numel()
-        for node in network.nodes
-        for name in ("weight", "bias")
-        if (tensor := getattr(node.op, name, None)) is not None
+def _print_problem(path: str, network: "Network", problem: "Property") -> None:
+    boxes = list({id(r.box): r.box for r in problem.regions}.values())
+    rows = sum(len(r.constant) for r in problem.regions)
+    print()
+    _line("property", path)
+    _line(
+        "to exclude", f"{_some(len(problem.regions), 'region')} of {_some(rows, 'row')} in {_some(len(boxes), 'box')}"
     )
-    neurons = [network.width(k) for k in range(len(network.layers))]
-    return [
-        f"input       {'x'.join(map(str, network.input_shape))} ({network.inputs:,})",
-        f"output      {'x'.join(map(str, network.output_shape))} ({network.outputs:,})",
-        f"parameters  {parameters:,}",
-        f"ReLUs       {sum(neurons):,} in {len(neurons)} layers: {', '.join(f'{n:,}' for n in neurons)}",
-    ]
+    if not boxes:
+        _line("", "nothing can violate the property: it holds")
+        return
+    box = boxes[0]
+    varying = int((box.upper > box.lower).sum())
+    _line("first box", f"{varying:,} of {_some(network.inputs, 'input')} vary")
+    columns, seconds = [], 0.0
+    for method, title in (("interval", "ambiguous by intervals"), ("crown", "by CROWN")):
+        begin = time.monotonic()
+        columns.append((title, _ambiguous(_bounds(network, box, method))))
+        seconds = time.monotonic() - begin
+    _print_layers(network, columns)
+    _print_estimate(network, varying, columns[-1][1], seconds)
 
 
-def _describe_property(network: "Network", problem: "Property") -> list[str]:
-    import time
+def _some(count: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("x") else "s")
+    return f"{count:,} {noun if count == 1 else plural}"
 
+
+def _bounds(network: "Network", box: "Box", method: str) -> "LayerBounds":
     import torch
 
     from surebound.bounds import BOUNDS
 
-    boxes = list({id(r.box): r.box for r in problem.regions}.values())
-    rows = sum(len(r.constant) for r in problem.regions)
-    lines = [f"property    {len(problem.regions)} regions over {len(boxes)} boxes, {rows} rows"]
-    if not boxes:
-        return [*lines, "            no region is reachable: the property holds"]
-    varying = int((boxes[0].upper > boxes[0].lower).sum())
-    shape = (1, *network.input_shape)
-    lower, upper = (torch.from_numpy(end).reshape(shape) for end in (boxes[0].lower, boxes[0].upper))
-    lines.append(f"first box   {varying:,} of {network.inputs:,} inputs vary")
-    for method in ("interval", "crown"):
-        begin = time.monotonic()
-        bounds = BOUNDS[method](network, lower, upper)
-        seconds = time.monotonic() - begin
-        pairs = zip(bounds.lower[:-1], bounds.upper[:-1], strict=True)
-        ambiguous = [int(((low < 0) & (high > 0)).sum()) for low, high in pairs]
-        lines.append(
-            f"{method:<11} {sum(ambiguous):,} ambiguous neurons: {', '.join(f'{n:,}' for n in ambiguous)} ({seconds:.2f} s)"
-        )
-    columns, numbers = varying, 0
+    lower, upper = (torch.from_numpy(end).reshape(1, *network.input_shape) for end in (box.lower, box.upper))
+    return BOUNDS[method](network, lower, upper)
+
+
+def _ambiguous(bounds: "LayerBounds") -> list[int]:
+    """The number of neurons of each layer that may have either sign."""
+    pairs = zip(bounds.lower[:-1], bounds.upper[:-1], strict=True)
+    return [int(((low < 0) & (high > 0)).sum()) for low, high in pairs]
+
+
+def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]]]) -> None:
+    """One row per layer of ReLUs, numbers aligned to the right."""
+    widths = [network.width(k) for k in range(len(network.layers))]
+    nodes = [network.nodes[i] for i in network.layers]
+    numbers = [("ReLUs", widths), *columns]
+    table = [["layer", "node", "shape", *(title for title, _ in numbers)]]
+    for k, node in enumerate(nodes):
+        shape = " x ".join(map(str, node.shape))
+        table.append([str(k + 1), node.name, shape, *(f"{column[k]:,}" for _, column in numbers)])
+    table.append(["all", "", "", *(f"{sum(column):,}" for _, column in numbers)])
+    spans = [max(len(row[c]) for row in table) for c in range(len(table[0]))]
+    print()
+    for row in table:
+        left = [cell.ljust(span) for cell, span in zip(row[:3], spans[:3], strict=True)]
+        right = [cell.rjust(span) for cell, span in zip(row[3:], spans[3:], strict=True)]
+        print("  ".join([*left, *right]))
+    print()
+
+
+def _print_estimate(network: "Network", varying: int, ambiguous: Sequence[int], seconds: float) -> None:
+    from surebound.verify.pipeline import FOLDED_LIMIT, INPUT_SPLIT_LIMIT
+
+    _line("root bounds", f"{seconds:.2f} s for CROWN on all layers; optimising the slopes can take several times that")
+    weights, wide = 0, varying
     for count in ambiguous:
-        numbers += count * columns
-        columns += count
-    lines.append(f"search      about {numbers:,} multiply-adds a pass and subproblem, {5 * sum(ambiguous):,} bytes a node")
-    lines.append(f"memory      about {12 * numbers / 2**20:,.0f} MiB for the folded network")
-    return lines
+        weights += count * wide
+        wide += count
+    if varying <= INPUT_SPLIT_LIMIT and network.inputs <= 2 * INPUT_SPLIT_LIMIT:
+        _line("search", "bisects the input box, since few inputs vary; each box gets CROWN bounds as above, in batches")
+        return
+    if weights > FOLDED_LIMIT:
+        _line("search", "on the network as it is: too many neurons are ambiguous to fold the others away")
+        return
+    per_second = _multiply_adds_per_second(max(ambiguous, default=1), wide)
+    # a dual iteration is one pass backward and one forward
+    _line(
+        "search",
+        f"{weights:,} multiply-adds a pass and subproblem; at {per_second / 1e9:.1f} billion a second, measured here,"
+        f" up to {_rounded(per_second / (2 * max(weights, 1)))} dual iterations a second",
+    )
+    node = _NODE_BYTES * sum(ambiguous)
+    _line("memory", f"{_BYTES * weights / 2**20:,.1f} MiB for the folded network, {node:,} bytes an open subproblem")
+
+
+def _multiply_adds_per_second(rows: int, columns: int) -> float:
+    """The rate of the search's matrix products at about the size of this network's largest layer, in float32."""
+    import torch
+
+    batch = 256
+    a, b = torch.ones(batch, max(rows, 1)), torch.ones(max(rows, 1), max(columns, 1))
+    repeats, begin = 0, time.monotonic()
+    while repeats < 3 or time.monotonic() - begin < 0.1:
+        torch.mm(a, b)
+        repeats += 1
+    return repeats * batch * b.numel() / (time.monotonic() - begin)
+
+
+def _rounded(value: float) -> str:
+    """Two digits: more would promise too much.
+
+    >>> _rounded(123456.0), _rounded(8.76)
+    ('120,000', '8.8')
+    """
+    return f"{float(f'{value:.1e}'):,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 COMMAND = Command("describe a network and, with a property, what verifying it will take", _configure, _run)

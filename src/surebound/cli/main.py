@@ -1,8 +1,9 @@
 """The entry point `surebound`: finds the command, and turns errors into one sentence and an exit code."""
 
+import io
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -15,22 +16,22 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 class _Parser(ArgumentParser):
-    """Errors are one sentence."""
+    """Errors are one sentence, and options are never abbreviated: a script would break with the next option."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"{self.prog}: {message} (try '{self.prog} --help')\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: {message} (see '{self.prog} --help')\n")
 
 
 def build_parser() -> ArgumentParser:
     """The whole command line."""
-    parser = _Parser(
-        prog="surebound",
-        description="Prove properties of neural networks, or find counterexamples.",
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = _Parser(prog="surebound", description="Prove properties of neural networks, or find counterexamples.")
     parser.add_argument("--version", action="version", version=f"surebound {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name in COMMANDS:
@@ -43,22 +44,30 @@ def build_parser() -> ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
-    args = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names from files may hold anything
     try:
+        args = build_parser().parse_args(argv)
         code: int = args.run(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except SureboundError as error:
-        print(f"surebound: {' '.join(str(error).split())}", file=sys.stderr)
-        return USAGE_ERROR
-    except ArgumentTypeError as error:
-        print(f"surebound: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return _fail(str(error))
+    except MemoryError:
+        return _fail("there is not enough memory for this network")
     except BrokenPipeError:
-        return USAGE_ERROR
+        # Nobody reads the output any more, and the interpreter must not complain when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
+    except OSError as error:
+        return _fail(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else ""))
     except KeyboardInterrupt:
-        print("surebound: interrupted", file=sys.stderr)
+        _fail("interrupted")
         return INTERRUPTED
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _fail(message: str) -> int:
+    if sys.stderr is not None:
+        print(f"surebound: {' '.join(message.split())}", file=sys.stderr)
+    return USAGE_ERROR

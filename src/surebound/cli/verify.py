@@ -5,14 +5,27 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 
-from surebound.cli.arguments import memory_size, positive_int, positive_seconds, seed, writable, write_whole
+from surebound.branching import RULES
+from surebound.cli.arguments import (
+    check_network,
+    check_property,
+    memory_size,
+    output_files,
+    positive_seconds,
+    seed,
+    thread_count,
+    write_whole,
+)
 from surebound.cli.command import Command
 from surebound.cli.display import ProgressLine
+from surebound.errors import UsageError
 from surebound.problem import Counterexample, Verdict
 
-_BRANCHING = ("auto", "upb", "fsb", "sr", "input")
+BRANCHING = ("auto", *RULES, "input")
+INTERRUPTED = 130
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -21,14 +34,16 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--timeout", type=positive_seconds, metavar="S", help="seconds in all, loading included")
     parser.add_argument(
         "--branching",
-        choices=_BRANCHING,
+        choices=BRANCHING,
         default="auto",
         help="which neuron to split: the paper's upb, fsb or sr; input bisects the input box; auto chooses (default)",
     )
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
-    parser.add_argument("--threads", type=positive_int, metavar="N", help="processor threads (default: all)")
+    parser.add_argument(
+        "--threads", type=thread_count, metavar="N", help="processor threads (default: OMP_NUM_THREADS, or all)"
+    )
     parser.add_argument(
         "--memory", type=memory_size, metavar="SIZE", help="for the search's queue, such as 2G; beyond it, disk is used"
     )
@@ -38,40 +53,56 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     begin = time.monotonic()
-    counterexample, report = writable(args.counterexample), writable(args.json)
-    progress = ProgressLine(quiet=args.quiet)
+    net, problem = check_network(args.net), check_property(args.property)
+    files = output_files(keep=(net, problem), counterexample=args.counterexample, json=args.json)
+    progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
     interrupted = False
     try:
         verdict = _verify(args, begin, progress)
     except KeyboardInterrupt:
         interrupted = True
-        verdict = Verdict(status="unknown", reason="interrupted", seconds=time.monotonic() - begin, seed=args.seed)
-    progress.done()
-    if counterexample is not None:
-        write_whole(counterexample, vnncomp_text(verdict))
-    if report is not None:
-        write_whole(report, json_text(verdict))
+        verdict = _so_far(progress, time.monotonic() - begin, args.seed)
+    finally:
+        progress.done()
+    texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
+    failed = _write({path: texts[option] for option, path in files.items()})
     print(verdict.status, flush=True)
+    if failed is not None:  # the verdict is out; now the exit code says that a file is missing
+        raise failed
     if not args.quiet:
         print(_summary(verdict), file=sys.stderr)
-    return 130 if interrupted else 0
+    return INTERRUPTED if interrupted else 0
+
+
+def _write(texts: dict[Path, str]) -> UsageError | None:
+    """Write what can be written; the first failure."""
+    failed = None
+    for path, text in texts.items():
+        try:
+            write_whole(path, text)
+        except UsageError as error:
+            failed = failed or error
+    return failed
 
 
 def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
-    for path, kind in ((args.net, "network"), (args.property, "property")):
-        _check_readable(path, kind)
-    threads = args.threads or len(os.sched_getaffinity(0))
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    from surebound.load.vnnlib import read_property
+
+    problem = read_property(args.property)  # before the slow imports, so that mistakes in it show at once
+    threads = args.threads
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        threads = len(os.sched_getaffinity(0))
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
     import torch
 
     from surebound.api import load, verify
-    from surebound.load.vnnlib import read_property
 
-    torch.set_num_threads(threads)
-    problem = read_property(args.property)
+    if threads is not None:
+        torch.set_num_threads(threads)
     model = load(args.net)
-    before = time.monotonic() - begin
-    timeout = None if args.timeout is None else max(args.timeout - before, 0.01)
+    loading = time.monotonic() - begin
+    timeout = None if args.timeout is None else max(args.timeout - loading, 0.01)
     verdict = verify(
         model,
         problem,
@@ -82,23 +113,17 @@ def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
         early_stop=args.early_stop,
         on_progress=progress,
     )
-    return _with_loading(verdict, before)
+    phases = {"load": round(loading, 6), **verdict.seconds_by_phase}
+    return replace(verdict, seconds=verdict.seconds + loading, seconds_by_phase=phases)
 
 
-def _with_loading(verdict: Verdict, seconds: float) -> Verdict:
-    from dataclasses import replace
-
-    phases = {"load": round(seconds, 6), **verdict.seconds_by_phase}
-    return replace(verdict, seconds=verdict.seconds + seconds, seconds_by_phase=phases)
-
-
-def _check_readable(path: str, kind: str) -> None:
-    """Fail before the slow imports when a file is not there."""
-    from surebound.errors import MissingFileError
-
-    if not Path(path).is_file():
-        found = "a folder" if Path(path).is_dir() else "no such file"
-        raise MissingFileError(f"cannot read the {kind} '{path}': {found}")
+def _so_far(progress: ProgressLine, seconds: float, seed: int) -> Verdict:
+    """What is known when the user interrupts."""
+    last = progress.last
+    subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
+    return Verdict(
+        status="unknown", reason="interrupted", seconds=seconds, subproblems=subproblems, lower_bound=lowest, seed=seed
+    )
 
 
 def vnncomp_text(verdict: Verdict) -> str:
@@ -117,18 +142,19 @@ def json_text(verdict: Verdict) -> str:
     """The contract's JSON."""
     from surebound import __version__
 
+    bound = verdict.lower_bound
     record = {
         "verdict": verdict.status,
         "seconds": round(verdict.seconds, 6),
         "seconds_by_phase": verdict.seconds_by_phase,
         "subproblems": verdict.subproblems,
-        "lower_bound": verdict.lower_bound,
+        "lower_bound": bound if bound is not None and abs(bound) < float("inf") else None,
         "branching": verdict.branching,
         "seed": verdict.seed,
         "version": __version__,
         "reason": verdict.reason,
     }
-    return json.dumps(record, indent=2) + "\n"
+    return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
 def _summary(verdict: Verdict) -> str:
@@ -140,4 +166,6 @@ def _summary(verdict: Verdict) -> str:
     return text + (f" ({verdict.reason})" if verdict.reason else "")
 
 
-COMMAND = Command("decide a property of a network: unsat (proved), sat (counterexample), unknown or timeout", _configure, _run)
+COMMAND = Command(
+    "decide a property of a network: unsat (proved), sat (counterexample), unknown or timeout", _configure, _run
+)

@@ -5,7 +5,10 @@ input (shape arithmetic, folded weights) is evaluated once as ONNX defines it, i
 axis is read as a batch of 1 and left out of the network's shapes.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +17,7 @@ import numpy as np
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.load.agreement import check_agreement
 from surebound.load.algebra import Algebra, Array, Data, Value, inner
-from surebound.load.onnx_ops import DOUBLE, FLOAT, HANDLERS, MOVES, SUPPORTED, Call, check_elements
+from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED, Call, check_elements
 from surebound.load.replay import Replay, read_bytes
 from surebound.network.build import Builder
 from surebound.network.graph import Network
@@ -45,6 +48,72 @@ def load_onnx(path: str | Path, *, check: bool = True) -> Network:
     if check:
         check_against_onnxruntime(network, path)
     return network
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an ONNX file holds, read without building a network: it also describes files that cannot be loaded."""
+
+    operations: Counter[str]  # by type
+    unsupported: tuple[tuple[str, str], ...]  # (type, node's name) of each operation outside the supported set
+    inputs: tuple[tuple[str, str], ...]  # (name, shape), such as ("x", "1 x 3 x 32 x 32")
+    outputs: tuple[tuple[str, str], ...]
+    parameters: int  # floating point numbers in the file
+
+
+def survey(path: str | Path) -> Survey:
+    """What an ONNX file holds. An operation that depends on no input is supported, since it is evaluated on loading."""
+    graph = _parse(Path(path)).graph
+    constants = {weight.name for weight in graph.initializer}
+    sources = [value for value in graph.input if value.name not in constants]
+    live = {value.name for value in sources}  # what depends on the input
+    operations: Counter[str] = Counter()
+    unsupported = []
+    for node in graph.node:
+        kind = node.op_type if _standard(node) else f"{node.domain}.{node.op_type}"
+        operations[kind] += 1
+        if live.isdisjoint(node.input) and _standard(node):
+            continue
+        if not _supported(node):
+            unsupported.append((kind, _name(node)))
+        if node.op_type not in ("Shape", "Size"):
+            live.update(node.output)
+    floats = [w for w in graph.initializer if w.data_type in FLOATING]
+    floats += [a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.t.data_type in FLOATING]
+    return Survey(
+        operations,
+        tuple(unsupported),
+        tuple((value.name, _shape_text(value)) for value in sources),
+        tuple((value.name, _shape_text(value)) for value in graph.output),
+        sum(prod(tensor.dims) for tensor in floats),
+    )
+
+
+def operations(path: str | Path) -> Counter[str]:
+    """The types of a file's operations and how often each occurs."""
+    return survey(path).operations
+
+
+def unsupported_operations(path: str | Path) -> Counter[str]:
+    """The types of operations for which `load_onnx` would refuse a file, and how often each occurs."""
+    return Counter(kind for kind, _ in survey(path).unsupported)
+
+
+def _standard(node: "NodeProto") -> bool:
+    return node.domain in ("", "ai.onnx")
+
+
+def _supported(node: "NodeProto") -> bool:
+    return _standard(node) and (node.op_type in HANDLERS or node.op_type in MOVES)
+
+
+def _name(node: "NodeProto") -> str:
+    return str(node.name or (node.output[0] if node.output else node.op_type))
+
+
+def _shape_text(value: "ValueInfoProto") -> str:
+    dims = value.type.tensor_type.shape.dim
+    return " x ".join(str(d.dim_value) if d.dim_value > 0 else d.dim_param or "?" for d in dims) or "?"
 
 
 def check_against_onnxruntime(network: Network, path: str | Path) -> None:
@@ -141,7 +210,7 @@ class _Reader:
         algebra = Algebra(builder)
         self._values[source] = Data(0, shape)
         for node in self._graph.node:
-            builder.name = node.name or (node.output[0] if node.output else node.op_type)
+            builder.name = _name(node)
             outputs = self._evaluate(node, algebra)
             self._values.update((name, y) for name, y in zip(node.output, outputs, strict=False) if name)
         result = self._graph.output[0].name
@@ -168,11 +237,10 @@ class _Reader:
     def _dispatch(self, node: "NodeProto", inputs: list[Value | None], algebra: Algebra) -> Sequence[Value]:
         from onnx import helper
 
-        foreign = node.domain not in ("", "ai.onnx")
         constants = [v for v in inputs if not isinstance(v, Data)]
-        if len(constants) == len(inputs) and not foreign:
+        if len(constants) == len(inputs) and _standard(node):
             return self._run(node, [c for c in constants if c is not None])
-        if foreign or node.op_type not in (*HANDLERS, *MOVES):
+        if not _supported(node):
             raise UnsupportedOpError(f"this operation is not supported; expected one of {', '.join(SUPPORTED)}")
         if node.op_type in MOVES:
             first = inputs[0]

@@ -17,6 +17,7 @@ from surebound.network.build import Pads
 from surebound.network.op import Shape
 
 FLOAT, DOUBLE = 1, 11  # onnx.TensorProto's numbers
+FLOATING = (FLOAT, DOUBLE, 10, 16)  # and float16, bfloat16
 
 
 @dataclass(frozen=True)

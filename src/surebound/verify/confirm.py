@@ -12,7 +12,6 @@ from surebound.network.model import Replay
 from surebound.problem import Counterexample, Region, Vector
 
 
-
 class Confirm:
     """Replays points and keeps those that violate one of the regions."""
 

@@ -1,7 +1,7 @@
 """Early termination (the paper's appendix F): give up when the search is not going to make it.
 
-After a few batches, with LB the lowest bound, Ī a moving average of how much the worst node gains on its parent, q nodes in
-the queue and b nodes in a batch that takes t seconds, the search needs about
+After a few batches, with LB the lowest bound, Ī a moving average of how much the worst node gains on its parent, q
+nodes in the queue and b nodes in a batch that takes t seconds, the search needs about
 
     (−LB / Ī + q / b) · t
 

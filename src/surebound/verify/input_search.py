@@ -1,7 +1,8 @@
 """Branch and bound over the input box, for networks with few inputs: bisect, bound with CROWN, prune.
 
-Every bound is computed in float64 with its rounding error taken off, so pruning needs no second look. Intermediate bounds
-are computed afresh for each box: they tighten quickly as boxes shrink, which is why this beats ReLU splits in low dimensions.
+Every bound is computed in float64 with its rounding error taken off, so pruning needs no second look. Intermediate
+bounds are computed afresh for each box: they tighten quickly as boxes shrink, which is why this beats ReLU splits in
+low dimensions.
 """
 
 import time
@@ -19,7 +20,7 @@ from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, tighten_layers
 from surebound.network.graph import Network
-from surebound.problem import Region
+from surebound.problem import Counterexample, Region
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.search import Outcome, TryPoints
 
@@ -75,7 +76,7 @@ class _Run:
         self.batch = max(8, _ELEMENTS // (2 * _widest(network) ** 2))
         self.subproblems = 0
         self.stuck = 0
-        self.outcome_point = None
+        self.found: Counterexample | None = None
 
     def loop(self) -> Outcome:
         fresh = self.queue
@@ -85,7 +86,7 @@ class _Run:
                 begin = time.monotonic()
                 rest = self._bound(fresh[part])
                 last = time.monotonic() - begin
-                if self.outcome_point is not None:
+                if self.found is not None:
                     return self.outcome()
                 self.queue = self.queue.joined(rest)
                 if self.clock.remaining < 1.1 * last:
@@ -104,12 +105,12 @@ class _Run:
 
     def outcome(self, *, proved: bool = False, timed_out: bool = False) -> Outcome:
         reason = "the time ran out" if timed_out else ""
-        if self.stuck and self.outcome_point is None:
+        if self.stuck and self.found is None:
             reason = reason or f"{self.stuck} boxes cannot be bisected further and are within rounding of the threshold"
         lowest = float(self.queue.bound.min()) if len(self.queue) else (0.0 if self.stuck else float("inf"))
         return Outcome(
             proved=proved,
-            counterexample=self.outcome_point,
+            counterexample=self.found,
             subproblems=self.subproblems,
             lower_bound=lowest,
             timed_out=timed_out,
@@ -139,7 +140,7 @@ class _Run:
         with self.clock.phase("attack"):
             lowest = open_[bound[open_].argsort()[:64]]
             centre = (boxes.lower[lowest] + boxes.upper[lowest]) / 2
-            self.outcome_point = self.try_points(torch.cat([x[lowest], centre]))
+            self.found = self.try_points(torch.cat([x[lowest], centre]))
         with self.clock.phase("branching"):
             width = boxes.upper - boxes.lower
             middle = (boxes.lower + boxes.upper) / 2
@@ -158,7 +159,8 @@ class _Run:
         bound = torch.full((len(region),), -torch.inf, dtype=torch.float64)
         at_input = torch.zeros(len(region), self.network.inputs, dtype=torch.float64)
         x = (form.box_lower + form.box_upper).reshape(len(region), -1) / 2
-        relaxation = relax(*(t[None] if t.ndim == 1 else t for t in (form.lower, form.upper)))
+        shape = (len(region), form.neurons)
+        relaxation = relax(form.lower.reshape(shape), form.upper.reshape(shape))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
         for r in range(self.coefficients.shape[1]):
             rows = Rows(self.coefficients[region, r], self.constants[region, r], torch.zeros_like(bound))

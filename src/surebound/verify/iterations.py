@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class IterationPolicy:
-    """Starts at `count`; raised by 5 at first, then doubled, up to `cap`.
+    """Starts at `count`; raised by 5 at first, then doubled, up to `cap`. (The paper starts at 2:
+    IterationPolicy(count=2).)
 
     Both gains are per unit of work, counted in dual iterations: raising from i to j costs j − i, branching costs two
     children of i iterations each.
     """
 
-    count: int = 2
+    count: int = 5
     cap: int = 100
     probe_depth: int = 4
     rest: int = 0  # batches to wait before probing again

@@ -23,8 +23,10 @@ def decide_leaf(subject: Subject, region: int, signs: Tensor | None, seconds: fl
     If t* > 0 no point of the leaf violates the property; the duals of the LP, put into the β-CROWN bound, prove it.
     """
     form, specification = subject.form, subject.specification
-    slope = subject.relaxation.lower_slope if signs is None else torch.where(
-        signs != 0, signs.double().clamp_min(0.0), subject.relaxation.lower_slope
+    slope = (
+        subject.relaxation.lower_slope
+        if signs is None
+        else torch.where(signs != 0, signs.double().clamp_min(0.0), subject.relaxation.lower_slope)
     )
     sign = torch.zeros_like(slope) if signs is None else signs.double()
     x = torch.cat([torch.zeros(1, form.inputs, dtype=torch.float64), torch.eye(form.inputs, dtype=torch.float64)])

@@ -1,8 +1,8 @@
 """The open subproblems, lowest bound first, within a memory budget.
 
-A node is a few rows of fixed-width arrays: its splits, its duals in half precision (they are a starting point: every bound
-is evaluated anew from them) and the neuron to split next. Up to the budget the arrays live in memory, beyond it in a
-temporary file.
+A node is a few rows of fixed-width arrays: its splits, its duals in half precision (they are a starting point: every
+bound is evaluated anew from them) and the neuron to split next. Up to the budget the arrays live in memory, beyond it
+in a temporary file.
 """
 
 import heapq
@@ -124,13 +124,13 @@ class Queue:
         self._top += 1
         return self._top - 1
 
-    def _read(self, slot: int) -> NDArray[np.void]:
+    def _read(self, slot: int) -> np.void:
         if slot < self._in_memory:
             return self._memory[slot]  # type: ignore[no-any-return]
         assert self._disk is not None
         return self._disk[slot - self._in_memory]  # type: ignore[no-any-return]
 
-    def _write(self, slot: int, record: NDArray[np.void]) -> None:
+    def _write(self, slot: int, record: np.void) -> None:
         if slot >= self._in_memory:
             self._reserve_disk(slot - self._in_memory + 1)[slot - self._in_memory] = record
             return
@@ -152,5 +152,7 @@ class Queue:
                 file.truncate(capacity * self._record.itemsize)
             self._disk = np.memmap(path, self._record, "r+", shape=(capacity,))
         except OSError as error:
-            raise ResourceError(f"the search queue does not fit in memory and cannot be kept on disk: {error}") from error
+            raise ResourceError(
+                f"the search queue does not fit in memory and cannot be kept on disk: {error}"
+            ) from error
         return self._disk

@@ -1,7 +1,7 @@
 """Branch and bound over ReLU splits: pick the lowest bounds, split, bound, prune, repeat.
 
-A node is pruned only by a bound evaluated soundly (float64, rounding error taken off). A node with nothing left to split is
-decided by a linear program, and the program's multipliers are checked by the same sound evaluation.
+A node is pruned only by a bound evaluated soundly (float64, rounding error taken off). A node with nothing left to
+split is decided by a linear program, and the program's multipliers are checked by the same sound evaluation.
 """
 
 import time
@@ -89,9 +89,7 @@ class _Run:
             self._probe(parents)
             worst = self._expand(parents)
             last = time.monotonic() - begin
-            self.clock.report(
-                "search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.queue.lowest
-            )
+            self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.queue.lowest)
             self.early = self.early.observed(worst - float(parents.bound[0]))
             if self.config.early_stop and self._hopeless(size, last):
                 return self.outcome(timed_out=True, reason="stopped early: not expected to end in time")

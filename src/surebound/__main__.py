@@ -1,0 +1,7 @@
+"""`python -m surebound`."""
+
+import sys
+
+from surebound.cli.main import main
+
+sys.exit(main())

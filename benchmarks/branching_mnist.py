@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 RULES = ("upb", "fsb", "sr")
 OUTPUTS = 10
-REGIONS = OUTPUTS - 1  # a property has one for every other class; more subproblems than that means it was split
 MEAN, STD = Fraction("0.1307"), Fraction("0.3081")
 KEY = ("eps", "image", "rule", "timeout", "threads")
 DECIDED = ("sat", "unsat")
@@ -63,9 +62,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=SHARED / "models" / "colt_mnist_0.1.onnx", help="the network")
-    parser.add_argument(
-        "--mnist", type=Path, default=SHARED / "data" / "mnist", help="the folder with MNIST's .gz files"
-    )
+    parser.add_argument("--mnist", type=Path, default=SHARED / "data" / "mnist", help="the folder of MNIST's .gz files")
     parser.add_argument("--first", "--limit", type=int, default=100, metavar="N", help="the first N test images")
     parser.add_argument("--eps", action="append", metavar="E", help="a radius in pixels; repeatable (default 0.1, 0.2)")
     parser.add_argument("--timeout", type=float, default=20.0, help="seconds for each property and rule (default 20)")
@@ -153,9 +150,9 @@ def contradicts(group: Group) -> bool:
     return {"sat", "unsat"} <= {r["verdict"] for r in group.values()}
 
 
-def branched(group: Group) -> bool:
-    """Whether some rule had to split."""
-    return any(r["subproblems"] > REGIONS for r in group.values())
+def was_split(record: Record) -> bool:
+    """Whether the root bounds left something to branch on."""
+    return "branching" in record["phases"]
 
 
 def comparable(group: Group) -> bool:
@@ -175,10 +172,10 @@ def report(groups: dict[str, list[Group]], args: argparse.Namespace, where: str)
         *(f"- {line}\n" for line in clashes),
         "## All properties\n",
         comparison_table(groups),
-        "\\* over the properties that neither UPB nor FSB timed out on. Times are means over all properties, those timed"
-        " out included.\n",
+        "\\* over the properties that neither UPB nor FSB timed out on. Times are means over all properties,"
+        " those timed out included.\n",
         "## Properties that some rule had to split\n",
-        comparison_table({eps: [g for g in gs if branched(g)] for eps, gs in groups.items()}),
+        comparison_table({eps: [g for g in gs if any(map(was_split, g.values()))] for eps, gs in groups.items()}),
         "## Counts\n",
         counts_table(groups),
         *_timeouts(groups),
@@ -226,7 +223,7 @@ def counts_table(groups: dict[str, list[Group]]) -> str:
     rows: list[list[object]] = []
     for eps, mine in groups.items():
         for rule in RULES:
-            split = sum(g[rule]["subproblems"] > REGIONS for g in mine)
+            split = sum(was_split(g[rule]) for g in mine)
             counts = [sum(g[rule]["verdict"] == v for g in mine) for v in verdicts]
             rows.append([eps, rule.upper(), len(mine), split, *counts])
     return markdown_table(header, rows, left=2)
@@ -243,12 +240,11 @@ def _timeouts(groups: dict[str, list[Group]]) -> list[str]:
 
 
 def _bold_least(values: Sequence[float | None], form: str) -> list[str]:
-    least = min((v for v in values if v is not None), default=None)
     cells = ["–" if v is None else format(v, form) for v in values]
-    all_same = len(set(cells)) == 1
-    return [
-        f"**{c}**" if v == least and v is not None and not all_same else c for v, c in zip(values, cells, strict=True)
-    ]
+    if len(set(cells)) == 1:
+        return cells
+    least = min(v for v in values if v is not None)
+    return [f"**{cell}**" if v == least else cell for v, cell in zip(values, cells, strict=True)]
 
 
 def _line(group: Group) -> str:

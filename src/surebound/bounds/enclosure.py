@@ -103,9 +103,12 @@ class Enclosure:
             underflow = TINY * (reach > 0)  # where every term is exactly zero, so is the sum
             radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * centre.abs() + underflow
             self.errors[i] = self.errors[i] * SLACK + underflow
-        wide = radius > 0
-        self.lower.append(torch.where(wide, _down(centre - radius), centre))
-        self.upper.append(torch.where(wide, _up(centre + radius), centre))
+        wide = ~(radius <= 0)
+        # Where numbers overflow nothing is known: infinite bounds make every dual bound that needs them −∞.
+        lower, upper = torch.where(wide, _down(centre - radius), centre), torch.where(wide, _up(centre + radius), centre)
+        known = torch.isfinite(lower) & torch.isfinite(upper)
+        self.lower.append(torch.where(known, lower, -torch.inf))
+        self.upper.append(torch.where(known, upper, torch.inf))
 
     def _centre(self, j: int) -> tuple[Tensor, Tensor, Tensor]:
         lower, upper = self.lower[j], self.upper[j]

@@ -104,8 +104,18 @@ class FoldedForm:
         return Rows(out, constant, error * 1.01 + TINY)
 
     def append(self, rows: Rows, index: Tensor, lower: Tensor, upper: Tensor) -> "FoldedForm":
-        """The form with one more layer: `rows` are its ambiguous neurons `index`, with bounds lower and upper."""
-        block = Block(rows.coefficients, rows.constant, rows.error, index)
+        """The form with one more layer: `rows` are its ambiguous neurons `index`, with bounds lower and upper.
+
+        To the error of folding it adds what evaluating a bound with this block in float64 may add.
+        """
+        terms = len(index) + self._depth
+        error = (
+            rows.error
+            + gamma(terms) * (rows.coefficients.abs() @ self.magnitudes())
+            + self.enclosure.sum_error(terms) * rows.constant.abs()
+            + 8 * U * torch.maximum(lower.abs(), upper.abs())
+        )
+        block = Block(rows.coefficients, rows.constant, error * 1.01 + TINY, index)
         return replace(
             self,
             blocks=(*self.blocks, block),
@@ -113,26 +123,15 @@ class FoldedForm:
             upper=torch.cat([self.upper, upper]),
         )
 
-    def finished(self) -> "FoldedForm":
-        """With each block's error extended by what evaluating a bound in float64 adds."""
-        reach = self.magnitudes()
-        blocks = []
-        for block, where in zip(self.blocks, self.layers, strict=True):
-            terms = len(block.bias) + len(self.blocks) + 4
-            x = torch.maximum(self.lower[where].abs(), self.upper[where].abs())
-            error = (
-                block.error
-                + gamma(terms) * (block.weight.abs() @ reach[: block.weight.shape[1]])
-                + self.enclosure.sum_error(terms) * block.bias.abs()
-                + 8 * U * x
-            )
-            blocks.append(replace(block, error=error * 1.01 + TINY))
-        return replace(self, blocks=tuple(blocks))
+    @property
+    def _depth(self) -> int:
+        """More than the number of times anything is added up layer by layer."""
+        return len(self.enclosure.network.layers) + 8
 
     def start_error(self, rows: Rows) -> Tensor:
         """Per row and unit of weight: its folding error and the rounding of mixing rows with weights. # (rows,)"""
         reach = rows.coefficients.abs() @ self.magnitudes() + rows.constant.abs()
-        return (rows.error + gamma(len(rows) + 8) * reach) * 1.01
+        return (rows.error + gamma(len(rows) + self._depth) * reach) * 1.01
 
     def backward(self, start: Tensor, slopes: Slopes, *, keep: bool = True) -> Pulled:
         lam = start.clone()

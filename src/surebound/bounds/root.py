@@ -157,7 +157,7 @@ def fold_network(
         rows = _join(kept, form.columns)
         form = form.append(rows, ambiguous, low[ambiguous], high[ambiguous])
     enclosure.extend(len(network.nodes) - 1)
-    return form.finished()
+    return form
 
 
 def _join(parts: list[Rows], columns: int) -> Rows:

@@ -34,26 +34,34 @@ def _run(args: Namespace) -> int:
         from surebound.load.vnnlib import read_property
 
         problem = read_property(args.property)
-    from surebound.load.onnx import load_onnx, survey
+    from surebound.load.onnx import survey
 
     found = survey(args.net)
+    network, refused = _load(args.net, found)
+    if network is not None and problem is not None:
+        problem.check_fits(inputs=network.inputs, outputs=network.outputs)
     _print_survey(args.net, found)
-    if found.unsupported:
-        for kind, name in found.unsupported:
-            _line("unsupported", f"{kind}, node '{name}'")
+    for reason in refused or ["none"]:
+        _line("unsupported", reason)
+    if network is None:
         return 0
-    try:
-        network = load_onnx(args.net)
-    except UnsupportedOpError as error:  # an operation that is supported in other forms
-        _line("unsupported", str(error))
-        return 0
-    _line("unsupported", "none")
     if problem is None:
         _print_layers(network, [])
-        return 0
-    problem.check_fits(inputs=network.inputs, outputs=network.outputs)
-    _print_problem(args.property, network, problem)
+    else:
+        _print_problem(args.property, network, problem)
     return 0
+
+
+def _load(path: str, found: "Survey") -> tuple["Network | None", list[str]]:
+    """The network, or what in it is not supported."""
+    from surebound.load.onnx import load_onnx
+
+    if found.unsupported:
+        return None, [f"{kind}, node '{name}'" for kind, name in found.unsupported]
+    try:
+        return load_onnx(path), []
+    except UnsupportedOpError as error:  # an operation that is supported in other forms
+        return None, [str(error)]
 
 
 def _line(label: str, text: str) -> None:
@@ -94,6 +102,7 @@ def _print_problem(path: str, network: "Network", problem: "Property") -> None:
         columns.append((title, _ambiguous(_bounds(network, box, method))))
         seconds = time.monotonic() - begin
     _print_layers(network, columns)
+    print()
     _print_estimate(network, varying, columns[-1][1], seconds)
 
 
@@ -132,8 +141,7 @@ def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]
     for row in table:
         left = [cell.ljust(span) for cell, span in zip(row[:3], spans[:3], strict=True)]
         right = [cell.rjust(span) for cell, span in zip(row[3:], spans[3:], strict=True)]
-        print("  ".join([*left, *right]))
-    print()
+        print("  ".join([*left, *right]).rstrip())
 
 
 def _print_estimate(network: "Network", varying: int, ambiguous: Sequence[int], seconds: float) -> None:

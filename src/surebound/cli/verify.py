@@ -69,7 +69,7 @@ def _run(args: Namespace) -> int:
     print(verdict.status, flush=True)
     if failed is not None:  # the verdict is out; now the exit code says that a file is missing
         raise failed
-    if not args.quiet:
+    if not args.quiet and sys.stderr is not None:
         print(_summary(verdict), file=sys.stderr)
     return INTERRUPTED if interrupted else 0
 

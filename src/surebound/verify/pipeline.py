@@ -15,7 +15,7 @@ from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Specification
-from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.enclosure import Enclosure, U
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.graph_form import GraphForm
@@ -224,7 +224,9 @@ def _specification(form: Form, output: int, regions: Sequence[Region]) -> Specif
         shapes = [form.enclosure.network.nodes[n].shape for n in (output, 0)]
         start = {output: on_output.reshape(-1, *shapes[0]), 0: on_input.reshape(-1, *shapes[1])}
         folded = form.fold(start)
-        rows = Rows(folded.coefficients, folded.constant + constant, folded.error)
+        reach = [form.enclosure.magnitude(n).flatten() for n in (output, 0)]
+        stored = on_output.abs() @ reach[0] + on_input.abs() @ reach[1] + constant.abs()  # rounded from exact decimals
+        rows = Rows(folded.coefficients, folded.constant + constant, folded.error + 4 * U * stored)
     elif isinstance(form, GraphForm):
         rows = form.rows(on_output, on_input, constant)
     else:

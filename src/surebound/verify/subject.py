@@ -84,12 +84,13 @@ class Subject:
     def sound_bounds(self, nodes: Nodes, duals: Duals) -> Tensor:
         """The bound at given duals in float64, its rounding error taken off. # (nodes,) float64"""
         wide = duals.to(torch.float64)
+        wide = replace(wide, mix=_nonnegative(wide.mix))
         return self._sound(nodes, wide, self.specification.mixed(nodes.region, wide.mix))
 
     def sound_leaf_bound(self, region: int, signs: Tensor, weights: Tensor, beta: Tensor) -> float:
         """The same for one node with unnormalised row weights π, as an LP returns them."""
         a, b = self.specification.starts[region], self.specification.starts[region + 1]
-        rows = self.specification.rows
+        rows, weights = self.specification.rows, weights.clamp_min(0.0)
         start = Rows(
             (weights @ rows.coefficients[a:b])[None],
             (weights @ rows.constant[a:b])[None],
@@ -105,5 +106,5 @@ class Subject:
         return evaluate(self.form, start, slopes, ready, keep=False).bound
 
 
-def _nonnegative(beta: Tensor | None) -> Tensor | None:
-    return None if beta is None else beta.clamp_min(0.0)
+def _nonnegative(multipliers: Tensor | None) -> Tensor | None:
+    return None if multipliers is None else multipliers.clamp_min(0.0)

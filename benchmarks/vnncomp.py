@@ -77,7 +77,7 @@ def run_instance(instance: Instance, timeout: float, threads: int) -> Record:
     """Verify in a process of its own, then judge what it said."""
     with tempfile.TemporaryDirectory() as folder:
         result, witness = Path(folder, "result.json"), Path(folder, "witness.txt")
-        command = [sys.executable, "-m", "surebound.cli.main", "verify", str(instance.onnx), str(instance.vnnlib)]
+        command = [sys.executable, "-m", "surebound", "verify", str(instance.onnx), str(instance.vnnlib)]
         command += ["--timeout", str(timeout), "--threads", str(threads), "--quiet"]
         command += ["--json", str(result), "--counterexample", str(witness)]
         begin = time.perf_counter()

@@ -96,9 +96,10 @@ def bounds(
     for name, end in (("lower", lower), ("upper", upper)):
         array = np.asarray(end, dtype=np.float64)
         if array.size == 0 or array.size % model.network.inputs:
-            raise UsageError(
-                f"the box's {name} end has {array.size} numbers; expected a multiple of the network's {model.network.inputs} inputs"
-            )
+            inputs = model.network.inputs
+            raise UsageError(f"the box's {name} end has {array.size} numbers; expected a multiple of the {inputs} inputs")
+        if not np.isfinite(array).all():
+            raise UsageError(f"the box's {name} end is NaN or infinite; expected finite numbers")
         ends.append(torch.from_numpy(array.reshape(shape)))
     if ends[0].shape != ends[1].shape or bool((ends[0] > ends[1]).any()):
         raise UsageError("a box needs lower and upper ends of one shape, with lower nowhere above upper")

@@ -135,6 +135,8 @@ class Robustness:
         if not 0 <= self.label < outputs:
             raise UsageError(f"label {self.label} is not one of the network's {outputs} outputs")
         x = np.asarray(self.x, dtype=np.float64).reshape(-1)
+        if not np.isfinite(x).all():
+            raise UsageError("the input x of a robustness property is NaN or infinite; expected finite numbers")
         eps = self.radius()
         lower = np.array([round_down(max(Fraction(v) - eps, Fraction(self.low))) for v in x.tolist()])
         upper = np.array([round_up(min(Fraction(v) + eps, Fraction(self.high))) for v in x.tolist()])

@@ -137,6 +137,16 @@ class Bounded:
     lam: Tensor  # (nodes, neurons) λ̄ at those duals
     x: Tensor  # (nodes, inputs) the relaxation's minimiser
 
+    def with_rows(self, index: Tensor, other: "Bounded") -> "Bounded":
+        """Some nodes replaced, in place."""
+        pairs = [(self.bound, other.bound), (self.lam, other.lam), (self.x, other.x), (self.duals.alpha, other.duals.alpha)]
+        for old, new in ((self.duals.beta, other.duals.beta), (self.duals.mix, other.duals.mix)):
+            if old is not None and new is not None:
+                pairs.append((old, new))
+        for old, new in pairs:
+            old[index] = new
+        return self
+
 
 @dataclass(frozen=True, eq=False)
 class Slopes:

@@ -22,6 +22,8 @@ from surebound.verify.leaf import decide_leaf
 from surebound.verify.queue import Batch, Queue
 from surebound.verify.subject import Subject
 
+POLISH = 8  # times as many iterations for a node whose duals are the bottleneck
+
 TryPoints = Callable[[Tensor], Counterexample | None]
 """Points (n, network inputs) near which a counterexample may lie -> one that was replayed, or None."""
 
@@ -127,7 +129,7 @@ class _Run:
         """Bound nodes, drop the proved ones, decide leaves, look for counterexamples, requeue the rest."""
         self.clock.check()
         with self.clock.phase("bounding"):
-            bounded = self.subject.bound(nodes, duals, ascent)
+            bounded = self._polish(nodes, self.subject.bound(nodes, duals, ascent), ascent)
             bound = bounded.bound if floor is None else torch.maximum(bounded.bound, floor)
             self.subproblems += len(nodes)
             proved = self._proved(nodes, bounded)
@@ -146,6 +148,22 @@ class _Run:
         if len(rest) and self.found is None:
             self._requeue(nodes[rest], bounded, rest, bound, depth)
         return bound
+
+    def _polish(self, nodes: Nodes, bounded: Bounded, ascent: Ascent) -> Bounded:
+        """More iterations for nodes that splitting cannot help.
+
+        Splitting removes intercept terms from the dual bound. Where all of them together would not lift it above 0, the
+        duals are what is far from optimal.
+        """
+        if nodes.signs is None:
+            return bounded
+        gap = self.subject.fast_relaxation.intercept * bounded.lam.clamp_min(0.0) * (nodes.signs == 0)
+        stuck = torch.nonzero(bounded.bound + gap.sum(1) < 0).flatten()
+        if not len(stuck):
+            return bounded
+        more = replace(ascent, iterations=POLISH * ascent.iterations)
+        better = self.subject.bound(nodes[stuck], bounded.duals[stuck], more)
+        return bounded.with_rows(stuck, better)
 
     def _proved(self, nodes: Nodes, bounded: Bounded) -> Tensor:
         """Soundly positive. # (nodes,) bool"""

@@ -4,13 +4,17 @@ model = surebound.load("net.onnx")
 verdict = surebound.verify(model, surebound.Robustness(x, label=3, eps="2/255"), timeout=60)
 """
 
-# The packages of these names come first: the functions below then take their place as attributes.
-import surebound.bounds
-import surebound.load
-import surebound.verify
-from surebound.api import bounds, load, verify
+import inspect
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from surebound import api
 from surebound.errors import SureboundError
 from surebound.problem import Box, Counterexample, Property, Region, Robustness, Verdict
+
+if TYPE_CHECKING:
+    from surebound.api import bounds, load, verify
 
 __version__ = "0.1.0"
 
@@ -27,3 +31,16 @@ __all__ = [
     "load",
     "verify",
 ]
+
+
+class _Room(ModuleType):
+    """A package that shares its name with a function of the public interface, and can be called as that function."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return getattr(api, self.__name__.rpartition(".")[2])(*args, **options)
+
+
+for _name in ("bounds", "load", "verify"):
+    _room, _function = import_module(f"surebound.{_name}"), getattr(api, _name)
+    _room.__class__ = _Room
+    _room.__dict__.update(__doc__=_function.__doc__, __signature__=inspect.signature(_function))

@@ -1,7 +1,5 @@
 """`python -m surebound`."""
 
-import sys
+from surebound.cli.main import entry
 
-from surebound.cli.main import main
-
-sys.exit(main())
+entry()

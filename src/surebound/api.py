@@ -97,7 +97,9 @@ def bounds(
         array = np.asarray(end, dtype=np.float64)
         if array.size == 0 or array.size % model.network.inputs:
             inputs = model.network.inputs
-            raise UsageError(f"the box's {name} end has {array.size} numbers; expected a multiple of the {inputs} inputs")
+            raise UsageError(
+                f"the box's {name} end has {array.size} numbers; expected a multiple of the {inputs} inputs"
+            )
         if not np.isfinite(array).all():
             raise UsageError(f"the box's {name} end is NaN or infinite; expected finite numbers")
         ends.append(torch.from_numpy(array.reshape(shape)))

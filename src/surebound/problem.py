@@ -93,8 +93,9 @@ class Property:
         for region in self.regions:
             rows = len(region.constant)
             if region.box.lower.shape != (self.inputs,) or region.on_output.shape != (rows, self.outputs):
+                inputs, outputs = region.box.lower.size, region.on_output.shape[1]
                 raise PropertyError(
-                    f"{self.source}: a region over {region.box.lower.size} inputs and {region.on_output.shape[1]} outputs"
+                    f"{self.source}: a region over {inputs} inputs and {outputs} outputs"
                     f" in a property over {self.inputs} inputs and {self.outputs} outputs"
                 )
 

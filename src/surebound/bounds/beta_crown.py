@@ -83,7 +83,7 @@ class Specification:
 
     def row_scale(self) -> Tensor:
         """The size of each row's coefficients, by which float32 noise is judged. # (rows,)"""
-        return self.rows.coefficients.abs().amax(1) + self.rows.constant.abs()
+        return torch.cat([self.rows.coefficients, self.rows.constant[:, None]], dim=1).abs().amax(1)
 
     @property
     def most_rows(self) -> int:
@@ -139,7 +139,12 @@ class Bounded:
 
     def with_rows(self, index: Tensor, other: "Bounded") -> "Bounded":
         """Some nodes replaced, in place."""
-        pairs = [(self.bound, other.bound), (self.lam, other.lam), (self.x, other.x), (self.duals.alpha, other.duals.alpha)]
+        pairs = [
+            (self.bound, other.bound),
+            (self.lam, other.lam),
+            (self.x, other.x),
+            (self.duals.alpha, other.duals.alpha),
+        ]
         for old, new in ((self.duals.beta, other.duals.beta), (self.duals.mix, other.duals.mix)):
             if old is not None and new is not None:
                 pairs.append((old, new))

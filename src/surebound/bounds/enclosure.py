@@ -18,10 +18,11 @@ from torch import Tensor
 
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import size
-from surebound.network.op import absolute
+from surebound.network.op import Affine, absolute
 
 U = 2.0**-53
 TINY = 1e-300  # absorbs underflow
+HUGE = 1e100  # beyond this a number counts as overflown
 SLACK = 1.01  # absorbs the roundings made while computing error bounds themselves
 
 
@@ -100,13 +101,16 @@ class Enclosure:
             error = error + U * SLACK * (reach + bias)
             self.errors[i] = self.errors[i] + self.sum_error(size(op.shape)) * bias
         if op.roundings or op.bias is not None:
-            underflow = TINY * (reach > 0)  # where every term is exactly zero, so is the sum
+            underflow = TINY if any(_underflows(m) for m in (*magnitudes, *_weights(op))) else 0.0
             radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * centre.abs() + underflow
             self.errors[i] = self.errors[i] * SLACK + underflow
         wide = ~(radius <= 0)
-        # Where numbers overflow nothing is known: infinite bounds make every dual bound that needs them −∞.
-        lower, upper = torch.where(wide, _down(centre - radius), centre), torch.where(wide, _up(centre + radius), centre)
-        known = torch.isfinite(lower) & torch.isfinite(upper)
+        # Where numbers grow out of hand nothing is known: infinite bounds make every dual bound that needs them −∞.
+        lower, upper = (
+            torch.where(wide, _down(centre - radius), centre),
+            torch.where(wide, _up(centre + radius), centre),
+        )
+        known = (lower > -HUGE) & (upper < HUGE)
         self.lower.append(torch.where(known, lower, -torch.inf))
         self.upper.append(torch.where(known, upper, torch.inf))
 
@@ -115,6 +119,16 @@ class Enclosure:
         centre = (lower + upper) / 2
         radius = torch.maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
         return centre, radius, self.magnitude(j)
+
+
+def _underflows(magnitude: Tensor) -> bool:
+    """Whether a product with these numbers might be rounded to zero: exact zeros stay exact, tiny ones may not."""
+    return bool(((magnitude > 0) & (magnitude < 1e-150)).any())
+
+
+def _weights(op: Affine) -> list[Tensor]:
+    weight = getattr(op, "weight", None)
+    return [] if weight is None else [weight.abs()]
 
 
 def _down(x: Tensor) -> Tensor:

@@ -367,6 +367,7 @@ def leaf_multipliers(
     constants: Vector,
     lower: Vector,
     upper: Vector,
+    elastic: bool = True,
     time_limit: float | None = None,
 ) -> LeafMultipliers | None:
     """Decide a leaf, where all neurons are split and so the network is affine: x̂ = A x + b with signs s, r = C x + d.
@@ -375,6 +376,9 @@ def leaf_multipliers(
     leaf has all r(x) ≤ 0, and its multipliers prove it: π·r(x) − Σ β_i s_i x̂_i ≥ t* on the box, and the second term is
     ≤ 0 on the leaf. Any π, β ≥ 0 give a valid bound, so the solver's tolerances only cost tightness; it is the caller
     who evaluates that bound with rounding accounted for. None if the solver found no optimum in time.
+
+    That is the `elastic` problem, which is always feasible. Otherwise the splits are hard constraints, −s ⊙ (A x + b) ≤ 0:
+    there is an optimum only if the leaf is not empty, and then its x minimises the largest row.
     # preactivations A: (splits, inputs), offsets b, signs s: (splits,), rows C: (rows, inputs), constants d: (rows,)
     """
     import highspy
@@ -384,7 +388,10 @@ def leaf_multipliers(
     offset = np.concatenate([constants, -signs * offsets])
     assembly = _Assembly(np.append(lower, -np.inf), np.append(upper, np.inf))
     assembly.constrain(np.full(m, -np.inf), -offset, np.zeros(m))
-    entries = np.column_stack([matrix, np.full(m, -1.0)])
+    relief = np.full(m, -1.0)
+    if not elastic:
+        relief[constants.size :] = 0.0
+    entries = np.column_stack([matrix, relief])
     assembly.entries.append((np.repeat(np.arange(m), n + 1), np.tile(np.arange(n + 1), m), entries.reshape(-1)))
     solver = assembly.system().solver(time_limit, solver="ipm" if entries.size > _LARGE else "simplex")
     solver.changeColCost(n, 1.0)

@@ -29,6 +29,7 @@ class FSB:
         open_ = open_neurons(self.context, batch.nodes)
         candidates, valid = self._candidates(batch, open_)
         worse = torch.stack([self._worse_child(batch, c) for c in candidates.T], dim=1)
+        worse = worse.clamp_min(torch.finfo(worse.dtype).min)  # an overflow is the worst, but better than not open
         best = torch.where(valid, worse, -torch.inf).argmax(1)
         return candidates.gather(1, best[:, None])[:, 0]
 

@@ -87,9 +87,8 @@ def _print_problem(path: str, network: "Network", problem: "Property") -> None:
     rows = sum(len(r.constant) for r in problem.regions)
     print()
     _line("property", path)
-    _line(
-        "to exclude", f"{_some(len(problem.regions), 'region')} of {_some(rows, 'row')} in {_some(len(boxes), 'box')}"
-    )
+    regions = _some(len(problem.regions), "region")
+    _line("to exclude", f"{regions} with {_some(rows, 'row')} in all, over {_some(len(boxes), 'box')}")
     if not boxes:
         _line("", "nothing can violate the property: it holds")
         return
@@ -103,7 +102,7 @@ def _print_problem(path: str, network: "Network", problem: "Property") -> None:
         seconds = time.monotonic() - begin
     _print_layers(network, columns)
     print()
-    _print_estimate(network, varying, columns[-1][1], seconds)
+    _print_estimate(varying, columns[-1][1], seconds)
 
 
 def _some(count: int, noun: str) -> str:
@@ -144,15 +143,15 @@ def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]
         print("  ".join([*left, *right]).rstrip())
 
 
-def _print_estimate(network: "Network", varying: int, ambiguous: Sequence[int], seconds: float) -> None:
-    from surebound.verify.pipeline import FOLDED_LIMIT, INPUT_SPLIT_LIMIT
+def _print_estimate(varying: int, ambiguous: Sequence[int], seconds: float) -> None:
+    from surebound.verify.pipeline import FOLDED_LIMIT, INPUT_SPLIT_LIMIT, NEURON_SPLIT_LIMIT
 
     _line("root bounds", f"{seconds:.2f} s for CROWN on all layers; optimising the slopes can take several times that")
     weights, wide = 0, varying
     for count in ambiguous:
         weights += count * wide
         wide += count
-    if varying <= INPUT_SPLIT_LIMIT and network.inputs <= 2 * INPUT_SPLIT_LIMIT:
+    if varying <= INPUT_SPLIT_LIMIT and sum(ambiguous) > NEURON_SPLIT_LIMIT:
         _line("search", "bisects the input box, since few inputs vary; each box gets CROWN bounds as above, in batches")
         return
     if weights > FOLDED_LIMIT:

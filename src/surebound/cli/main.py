@@ -20,10 +20,7 @@ NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 class _Parser(ArgumentParser):
-    """Errors are one sentence, and options are never abbreviated: a script would break with the next option."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
+    """Errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE_ERROR, f"{self.prog}: {message} (see '{self.prog} --help')\n")
@@ -31,12 +28,14 @@ class _Parser(ArgumentParser):
 
 def build_parser() -> ArgumentParser:
     """The whole command line."""
-    parser = _Parser(prog="surebound", description="Prove properties of neural networks, or find counterexamples.")
+    # Options are never abbreviated: a script that does would break with the next option.
+    description = "Prove properties of neural networks, or find counterexamples."
+    parser = _Parser(prog="surebound", description=description, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"surebound {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name in COMMANDS:
         command = COMMANDS[name]
-        sub = subparsers.add_parser(name, help=command.summary, description=command.summary)
+        sub = subparsers.add_parser(name, help=command.summary, description=command.summary, allow_abbrev=False)
         command.configure(sub)
         sub.set_defaults(run=command.run)
     return parser
@@ -47,10 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names from files may hold anything
     try:
-        args = build_parser().parse_args(argv)
-        code: int = args.run(args)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        try:
+            args = build_parser().parse_args(argv)
+            code: int = args.run(args)
+        finally:  # also after --help
+            if sys.stdout is not None:
+                sys.stdout.flush()
         return code
     except SureboundError as error:
         return _fail(str(error))
@@ -71,3 +72,12 @@ def _fail(message: str) -> int:
     if sys.stderr is not None:
         print(f"surebound: {' '.join(message.split())}", file=sys.stderr)
     return USAGE_ERROR
+
+
+def entry() -> NoReturn:
+    """Run a command and leave the process."""
+    code = main()
+    if code == INTERRUPTED:
+        # Python ends itself by the signal if the interrupt passed through an exec() in some import; say 130 always.
+        os._exit(code)
+    sys.exit(code)

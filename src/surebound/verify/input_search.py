@@ -25,7 +25,7 @@ from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.search import Outcome, TryPoints
 
 _BOUNDING = LayerBounding(slopes=("crown",), ascent=None)
-_ELEMENTS = 2**20  # of the largest tensor in a batch, which then stays in the cache
+_ELEMENTS = 2**19  # of the largest tensor in a batch, which then stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,9 +147,9 @@ class _Run:
             divisible = (middle > boxes.lower) & (middle < boxes.upper)
             score = torch.where(divisible, slope.abs() * width + 1e-9 * width, -1.0)
             best, axis = score.max(1)
-        stuck = open_[best[open_] <= 0]
-        self.stuck += len(stuck)
-        open_ = open_[best[open_] > 0]
+        splittable = best[open_] > 0  # not so where an overflow made it NaN
+        self.stuck += int((~splittable).sum())
+        open_ = open_[splittable]
         bound = torch.maximum(bound, boxes.bound)
         return replace(boxes, bound=bound, axis=axis)[open_]
 

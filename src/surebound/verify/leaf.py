@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from surebound.bounds.form import Form
 from surebound.bounds.planet_lp import leaf_multipliers
 from surebound.verify.subject import Subject
 
@@ -18,39 +19,44 @@ class LeafDecision:
 
 
 def decide_leaf(subject: Subject, region: int, signs: Tensor | None, seconds: float) -> LeafDecision:
-    """Minimise t subject to all rows of the region ≤ t and all split constraints −s x̂ ≤ t over the box.
+    """Minimise the largest row of the region over the leaf; if the leaf is empty, find the multipliers that show it.
 
-    If t* > 0 no point of the leaf violates the property; the duals of the LP, put into the β-CROWN bound, prove it.
+    A positive optimum means that no point of the leaf violates the property. The LP's own word is not taken for it: its
+    multipliers, put into the β-CROWN bound, have to prove it.
     """
     form, specification = subject.form, subject.specification
-    slope = (
-        subject.relaxation.lower_slope
-        if signs is None
-        else torch.where(signs != 0, signs.double().clamp_min(0.0), subject.relaxation.lower_slope)
-    )
-    sign = torch.zeros_like(slope) if signs is None else signs.double()
-    x = torch.cat([torch.zeros(1, form.inputs, dtype=torch.float64), torch.eye(form.inputs, dtype=torch.float64)])
-    xhat, columns = form.forward(x, lambda k, v: v * slope[form.layers[k]])
+    sign = torch.zeros(form.neurons, dtype=torch.int8) if signs is None else signs
+    slope = torch.where(sign != 0, sign.double().clamp_min(0.0), subject.relaxation.lower_slope)
+    xhat, columns = _affine(form, slope)
     a, b = specification.starts[region], specification.starts[region + 1]
-    rows = specification.rows
-    values = columns @ rows.coefficients[a:b].T + rows.constant[a:b]
+    values = columns @ specification.rows.coefficients[a:b].T + specification.rows.constant[a:b]
     split = torch.nonzero(sign).flatten()
-    solution = leaf_multipliers(
-        preactivations=(xhat[1:, split] - xhat[0, split]).T.numpy(),
-        offsets=xhat[0, split].numpy(),
-        signs=sign[split].numpy(),
-        rows=(values[1:] - values[0]).T.numpy(),
-        constants=values[0].numpy(),
-        lower=form.box_lower.numpy(),
-        upper=form.box_upper.numpy(),
-        time_limit=max(seconds, 0.1),
-    )
-    if solution is None:
-        return LeafDecision(False)
-    if solution.value > 0:
+    point = None
+    for elastic in (False, True):
+        solution = leaf_multipliers(
+            preactivations=(xhat[1:, split] - xhat[0, split]).T.numpy(),
+            offsets=xhat[0, split].numpy(),
+            signs=sign[split].double().numpy(),
+            rows=(values[1:] - values[0]).T.numpy(),
+            constants=values[0].numpy(),
+            lower=form.box_lower.numpy(),
+            upper=form.box_upper.numpy(),
+            elastic=elastic,
+            time_limit=max(seconds, 0.1),
+        )
+        if solution is None:
+            continue
+        if solution.value <= 0:
+            point = form.full_input(torch.from_numpy(solution.x)[None])[0] if point is None else point
+            break
         beta = torch.zeros_like(slope)
         beta[split] = torch.from_numpy(solution.beta)
-        every = torch.zeros_like(slope, dtype=torch.int8) if signs is None else signs
-        if subject.sound_leaf_bound(region, every, torch.from_numpy(solution.pi), beta) > 0:
+        if subject.sound_leaf_bound(region, sign, torch.from_numpy(solution.pi), beta) > 0:
             return LeafDecision(True)
-    return LeafDecision(False, form.full_input(torch.from_numpy(solution.x)[None])[0])
+    return LeafDecision(False, point)
+
+
+def _affine(form: Form, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """x̂ and the columns at the origin, then at each unit vector: with fixed slopes both are affine in x₀."""
+    x = torch.cat([torch.zeros(1, form.inputs, dtype=torch.float64), torch.eye(form.inputs, dtype=torch.float64)])
+    return form.forward(x, lambda k, v: v * slope[form.layers[k]])

@@ -33,6 +33,7 @@ from surebound.verify.subject import Subject
 
 CHOICES = ("auto", *RULES, "input")
 INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input box
+NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in any case
 ATTACK_SHARE = 0.05  # of the remaining time, for one attack
 ATTACK_AFTER = 1.0  # seconds of search before the longer attack
 FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64
@@ -109,9 +110,8 @@ class _Run:
         found = self._attack(self.options.quick_attack, regions)
         if found is not None:
             return Outcome(counterexample=found)
-        if self._splits_inputs(regions):
-            self.branching = "input"
-            return input_search(self.network, regions, self.clock, self._point_tester(regions))
+        if self.options.branching == "input":
+            return self._bisect(regions)
         total = Outcome(proved=True, lower_bound=float("inf"))
         for group in _by_box(regions):
             outcome = self._decide_box(group)
@@ -121,12 +121,9 @@ class _Run:
                 break
         return total
 
-    def _splits_inputs(self, regions: Sequence[Region]) -> bool:
-        chosen = self.options.branching
-        if chosen == "input":
-            return True
-        varying = max(int((r.box.upper > r.box.lower).sum()) for r in regions)
-        return chosen == "auto" and varying <= INPUT_SPLIT_LIMIT and self.network.inputs <= 2 * INPUT_SPLIT_LIMIT
+    def _bisect(self, regions: Sequence[Region]) -> Outcome:
+        self.branching = "input"
+        return input_search(self.network, regions, self.clock, self._point_tester(regions))
 
     def _decide_box(self, regions: Sequence[Region]) -> Outcome:
         self.branching = "upb" if self.options.branching == "auto" else self.options.branching
@@ -134,6 +131,10 @@ class _Run:
             subject, regions = self._root(regions)
         if not regions:
             return Outcome(proved=True, lower_bound=float("inf"))
+        if not bool(torch.isfinite(subject.form.lower).all() & torch.isfinite(subject.form.upper).all()):
+            return Outcome(reason="numbers in the network overflow or are not finite, so nothing can be proved")
+        if self.options.branching == "auto" and self._prefers_inputs(subject, regions[0].box):
+            return self._bisect(regions)
         config = replace(
             self.options.search,
             branching=self.branching,
@@ -153,6 +154,11 @@ class _Run:
 
         return search(subject, config, self.clock, try_points)
 
+    def _prefers_inputs(self, subject: Subject, box: Box) -> bool:
+        """Few inputs and many ambiguous neurons: bisecting the box tightens all of them at once."""
+        varying = int((box.upper > box.lower).sum())
+        return varying <= INPUT_SPLIT_LIMIT and subject.form.neurons > NEURON_SPLIT_LIMIT
+
     def _root(self, regions: Sequence[Region]) -> tuple[Subject, Sequence[Region]]:
         """The network over the regions' box, its layers bounded as tightly as it takes, and the regions left open.
 
@@ -160,7 +166,7 @@ class _Run:
         """
         box, coarse = regions[0].box, replace(self.options.layers, ascent=None)
         first = self._enclosure(box)
-        folded = _fits_folded(first)
+        folded = _fits_folded(self._enclosure(box))
         if folded:
             form: Form = fold_network(first, coarse, self.clock.check)
         else:
@@ -176,10 +182,11 @@ class _Run:
 
     def _open(self, subject: Subject) -> Tensor:
         """Which regions the root bound does not settle. # (regions,) bool"""
-        self.subproblems += subject.regions
         nodes, duals = subject.roots()
         bounded = subject.bound(nodes, duals, self.options.search.root)
-        return ~(subject.sound_bounds(nodes, bounded.duals) > 0)
+        settled = subject.sound_bounds(nodes, bounded.duals) > 0
+        self.subproblems += int(settled.sum())  # the search counts the others
+        return ~settled
 
     def _enclosure(self, box: Box) -> Enclosure:
         shape = (1, *self.network.input_shape)
@@ -222,7 +229,9 @@ def _specification(form: Form, output: int, regions: Sequence[Region]) -> Specif
     constant = torch.from_numpy(np.concatenate([r.constant for r in regions]))
     if isinstance(form, FoldedForm):
         shapes = [form.enclosure.network.nodes[n].shape for n in (output, 0)]
-        start = {output: on_output.reshape(-1, *shapes[0]), 0: on_input.reshape(-1, *shapes[1])}
+        start = {0: on_input.reshape(-1, *shapes[1])}
+        at_output = on_output.reshape(-1, *shapes[0])
+        start[output] = start[output] + at_output if output in start else at_output
         folded = form.fold(start)
         reach = [form.enclosure.magnitude(n).flatten() for n in (output, 0)]
         stored = on_output.abs() @ reach[0] + on_input.abs() @ reach[1] + constant.abs()  # rounded from exact decimals

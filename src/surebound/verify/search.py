@@ -188,6 +188,8 @@ class _Run:
         with self.clock.phase("branching"):
             duals = bounded.duals[rest]
             split = self.rule.choose(Bounding(nodes, duals, bounded.lam[rest], bounded.bound[rest]))
+            open_ = open_neurons(self.subject.context, nodes)
+            split = torch.where(open_.gather(1, split[:, None])[:, 0], split, open_.int().argmax(1))
         with self.clock.phase("queue"):
             self.queue.push(Batch(nodes, duals, bound[rest], depth[rest], split))
 

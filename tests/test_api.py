@@ -1,0 +1,198 @@
+"""The public interface: what is there, how it is called, what it raises, and that the documents say so."""
+
+import inspect
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import ROOT, environment, write_tiny
+from torch import nn
+
+import surebound
+from surebound import errors
+from surebound.attacks import ATTACKS
+from surebound.bounds import BOUNDS
+from surebound.branching import RULES
+from surebound.cli import COMMANDS
+from surebound.cli.verify import BRANCHING
+from surebound.load.onnx_ops import SUPPORTED
+from surebound.network.model import Model
+from surebound.verify.pipeline import CHOICES
+
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the example network."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Model:
+    """The example network."""
+    return surebound.load(tiny / "tiny.onnx")
+
+
+# ---- frozen
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(surebound.__all__) == [
+        "Box", "Counterexample", "Property", "Region", "Robustness", "SureboundError", "Verdict", "__version__",
+        "bounds", "load", "verify",
+    ]  # fmt: skip
+    assert all(hasattr(surebound, name) for name in surebound.__all__)
+
+
+@pytest.mark.parametrize(
+    ("name", "positional", "keywords"),
+    [
+        ("load", ["source"], {"input_shape": None}),
+        (
+            "verify",
+            ["net", "problem"],
+            {
+                "timeout": None,
+                "branching": "auto",
+                "seed": 0,
+                "memory": None,
+                "early_stop": False,
+                "on_progress": None,
+            },
+        ),
+        ("bounds", ["net", "box"], {"method": "alpha-crown"}),
+    ],
+)
+def test_the_signatures_are_these(name: str, positional: list[str], keywords: dict[str, object]) -> None:
+    parameters = inspect.signature(getattr(surebound, name)).parameters.values()
+    assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == positional
+    assert {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} == keywords
+    assert all(p.annotation is not p.empty for p in parameters)
+
+
+def test_the_fields_of_a_verdict_are_these() -> None:
+    assert list(inspect.signature(surebound.Verdict).parameters) == [
+        "status", "counterexample", "seconds", "seconds_by_phase", "subproblems", "lower_bound", "branching", "seed",
+        "reason",
+    ]  # fmt: skip
+
+
+def test_packages_of_the_functions_names_can_be_imported() -> None:
+    import surebound.bounds.crown
+    import surebound.load.onnx
+    import surebound.verify.search
+
+    assert all(callable(f) for f in (surebound.load, surebound.verify, surebound.bounds))
+    assert surebound.bounds.BOUNDS is BOUNDS and callable(surebound.load.onnx.load_onnx)
+
+
+def test_importing_surebound_does_not_import_torch() -> None:
+    program = "import sys, surebound; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=environment(), check=False).returncode == 0
+
+
+# ---- documented
+
+
+@pytest.mark.parametrize("registry", [BOUNDS, RULES, ATTACKS], ids=["bounds", "rules", "attacks"])
+def test_every_registered_name_is_documented(registry: dict[str, object]) -> None:
+    assert [name for name in registry if f"`{name}`" not in DOCUMENTS] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_in_the_readme(name: str) -> None:
+    assert f"surebound {name} " in README
+    parser = ArgumentParser()
+    COMMANDS[name].configure(parser)
+    options = [o for action in parser._actions for o in action.option_strings if o not in ("-h", "--help")]
+    assert [option for option in options if option not in README] == []
+
+
+def test_every_supported_operation_is_in_the_readme() -> None:
+    assert [op for op in SUPPORTED if f"`{op}`" not in README] == []
+
+
+def test_the_command_line_offers_what_the_pipeline_does() -> None:
+    assert BRANCHING == CHOICES
+
+
+# ---- errors
+
+
+def test_all_errors_share_a_base() -> None:
+    found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
+    assert len(found) == 7 and all(issubclass(e, surebound.SureboundError) for e in found)
+
+
+def test_files_that_are_not_there(tiny: Path) -> None:
+    with pytest.raises(errors.MissingFileError, match=r"nosuch\.onnx"):
+        surebound.load("nosuch.onnx")
+    with pytest.raises(errors.MissingFileError, match=r"nosuch\.vnnlib"):
+        surebound.verify(tiny / "tiny.onnx", "nosuch.vnnlib")
+
+
+def test_arguments_that_make_no_sense(model: Model) -> None:
+    box = (np.zeros(2), np.ones(2))
+    with pytest.raises(errors.UsageError, match="unknown branching 'best'; expected one of: auto, upb"):
+        surebound.verify(model, surebound.Robustness(np.zeros(2), 0, 0.1), branching="best")
+    with pytest.raises(errors.UsageError, match="unknown bound 'magic'; expected one of: interval"):
+        surebound.bounds(model, box, method="magic")
+    with pytest.raises(errors.UsageError, match="needs input_shape"):
+        surebound.load(nn.Linear(2, 2))
+    with pytest.raises(errors.UsageError, match="3 numbers; expected a multiple of the 2 inputs"):
+        surebound.bounds(model, (np.zeros(3), np.ones(3)))
+    with pytest.raises(errors.UsageError, match="lower nowhere above upper"):
+        surebound.bounds(model, (np.ones(2), np.zeros(2)))
+    with pytest.raises(errors.UsageError, match="NaN"):
+        surebound.bounds(model, (np.zeros(2), np.array([1.0, np.nan])))
+
+
+@pytest.mark.parametrize(
+    ("x", "label", "eps", "complaint"),
+    [
+        ([0.0, 0.0], 2, 0.1, "label 2 is not one of the network's 2 outputs"),
+        ([0.0, 0.0], 0, "a/b", "eps must be a number"),
+        ([0.0, 0.0], 0, -0.1, "eps must not be negative"),
+        ([0.0, float("nan")], 0, 0.1, "NaN or infinite"),
+        ([0.0, 0.0, 0.0], 0, 0.1, "over 3 inputs .* network has 2 inputs"),
+    ],
+)
+def test_robustness_that_makes_no_sense(
+    model: Model, x: list[float], label: int, eps: float | str, complaint: str
+) -> None:
+    with pytest.raises(surebound.SureboundError, match=complaint):
+        surebound.verify(model, surebound.Robustness(np.array(x), label, eps))
+
+
+# ---- the example of the README
+
+
+def test_verify_and_bounds_on_the_example(tiny: Path, model: Model) -> None:
+    assert surebound.verify(model, tiny / "holds.vnnlib").status == "unsat"
+    found = surebound.verify(tiny / "tiny.onnx", tiny / "fails.vnnlib")
+    assert found.status == "sat" and found.counterexample is not None
+    assert np.abs(found.counterexample.x).max() <= 1 and found.counterexample.y[1] >= 0.9
+    # y₁ = ||x₀| − |x₁|| ≥ y₀ = |x₀| + |x₁| + ¼ nowhere, so label 0 is robust at any radius
+    verdict = surebound.verify(model, surebound.Robustness(np.array([0.5, 0.5]), label=0, eps="1/2"))
+    assert verdict.status == "unsat"
+    bounds = surebound.bounds(model, surebound.Box(-np.ones(2), np.ones(2)))
+    assert bounds.lower[-1][0, 0] <= 0.25 and bounds.upper[-1][0, 0] >= 2.25
+
+
+def test_a_module_and_its_verdict() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(0.5)
+        module[2].bias[0] = 1.0  # y₀ = y₁ + ½
+    model = surebound.load(module, input_shape=(2,))
+    assert surebound.verify(model, surebound.Robustness(np.full(2, 0.5), label=0, eps=0.1)).status == "unsat"
+    assert surebound.verify(model, surebound.Robustness(np.full(2, 0.5), label=1, eps=0.1)).status == "sat"

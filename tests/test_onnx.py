@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import X, run, save, save_op
 
 from surebound.errors import MissingFileError, NetworkError, SureboundError, UnsupportedOpError
-from surebound.load.onnx import check_against_onnxruntime, load_onnx
+from surebound.load.onnx import check_against_onnxruntime, load_onnx, operations, survey, unsupported_operations
 from surebound.load.onnx_ops import SUPPORTED
 from surebound.load.replay import replay
 from surebound.network.graph import Network
@@ -388,6 +388,24 @@ def test_networks_that_cannot_be_read(tmp_path: Path, nodes: list[onnx.NodeProto
     with pytest.raises(NetworkError, match=complaint) as caught:
         load_onnx(path)
     assert "net.onnx" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_survey_tells_what_is_not_supported(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Sigmoid", ["three"], ["constant"]),  # folded: no complaint
+        helper.make_node("Shape", [X], ["shape"]),
+        helper.make_node("Exp", ["shape"], ["other"]),  # a shape is a constant, too
+        helper.make_node("Add", [X, "constant"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["h"], name="first"),
+        helper.make_node("Tanh", ["h"], ["g"]),
+        helper.make_node("Frobnicate", ["g"], ["y"], domain="com.example"),
+    ]
+    path = save(tmp_path / "net.onnx", nodes, ["n", 3], constants={"three": _f(3)})
+    assert operations(path) == {"Sigmoid": 1, "Shape": 1, "Exp": 1, "Add": 1, "Tanh": 2, "com.example.Frobnicate": 1}
+    assert unsupported_operations(path) == {"Tanh": 2, "com.example.Frobnicate": 1}
+    found = survey(path)
+    assert [name for _, name in found.unsupported] == ["first", "g", "y"]
+    assert (found.inputs, found.outputs, found.parameters) == (((X, "n x 3"),), (("y", "?"),), 3)
 
 
 def test_files_that_are_not_networks(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ class Enclosure:
         reach = bold.apply(*magnitudes)
         error = gamma(op.roundings) * reach
         centre, radius = op.apply(*centres), bold.apply(*radii)
-        # a coefficient that reaches a node with several readers is added up once more per reader
-        self.errors[i] = gamma(op.roundings + self.fan - 1) * reach
+        # a coefficient on a node is added up over its readers and what a row has on the node itself
+        self.errors[i] = gamma(op.roundings + self.fan) * reach
         if op.bias is not None:
             bias = bold.bias
             assert bias is not None

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from surebound.bounds.enclosure import TINY, Enclosure, U, gamma
 from surebound.bounds.form import Pulled, Rows, Slopes
+from surebound.network.graph import dot
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
 
@@ -83,13 +84,16 @@ class FoldedForm:
         some = next(iter(start.values()))
         out = some.new_zeros(len(some), self.columns)
         offsets = [self.inputs + s.start for s in self.layers]
+        passing = some.new_zeros(len(some))  # the error of adding up coefficients that pass active ReLUs
 
         def pass_stable(k: int, lam: Tensor) -> Tensor:
             flat = lam.flatten(1)
             index = self.blocks[k].index
             out[:, offsets[k] : offsets[k] + len(index)] = flat[:, index]
             active = (enclosure.layer(k)[0][0] >= 0).to(flat.dtype)
-            return (flat * active).reshape(lam.shape)
+            passed = flat * active
+            passing.add_(dot(passed.abs(), enclosure.relu_error(k)))
+            return passed.reshape(lam.shape)
 
         at_input, constant, error = network.pull(start, pass_stable, enclosure.errors)
         flat = at_input.flatten(1)
@@ -101,14 +105,14 @@ class FoldedForm:
             slack = enclosure.upper[0].flatten()[fixed] - point
             constant = constant + flat[:, fixed] @ point
             error = error + flat[:, fixed].abs() @ (enclosure.sum_error(len(point)) * point.abs() + slack)
-        return Rows(out, constant, error * 1.01 + TINY)
+        return Rows(out, constant, (error + passing) * 1.01 + TINY)
 
     def append(self, rows: Rows, index: Tensor, lower: Tensor, upper: Tensor) -> "FoldedForm":
         """The form with one more layer: `rows` are its ambiguous neurons `index`, with bounds lower and upper.
 
         To the error of folding it adds what evaluating a bound with this block in float64 may add.
         """
-        terms = len(index) + self._depth
+        terms = len(index) + self.neurons + self._depth  # its own, and those of blocks whose products come on top
         error = (
             rows.error
             + gamma(terms) * (rows.coefficients.abs() @ self.magnitudes())
@@ -131,7 +135,7 @@ class FoldedForm:
     def start_error(self, rows: Rows) -> Tensor:
         """Per row and unit of weight: its folding error and the rounding of mixing rows with weights. # (rows,)"""
         reach = rows.coefficients.abs() @ self.magnitudes() + rows.constant.abs()
-        return (rows.error + gamma(len(rows) + self._depth) * reach) * 1.01
+        return (rows.error + gamma(len(rows) + self.neurons + self._depth) * reach) * 1.01
 
     def backward(self, start: Tensor, slopes: Slopes, *, keep: bool = True) -> Pulled:
         lam = start.clone()
@@ -182,9 +186,10 @@ class FoldedForm:
             rigorous=dtype == torch.float64,
         )
 
-    def multiply_adds(self) -> int:
-        """Per row and pass."""
-        return sum(b.weight.numel() for b in self.blocks) + self.inputs
+    @property
+    def numbers(self) -> int:
+        """The size of its matrices, which is also the multiply-adds of a pass."""
+        return sum(block.weight.numel() for block in self.blocks)
 
     @property
     def indices(self) -> tuple[Tensor, ...]:

@@ -1,9 +1,9 @@
 """The Planet relaxation as a linear program and the network as a mixed-integer one, both solved by HiGHS.
 
-For one box and intermediate bounds l̂_k, û_k the relaxation (eq. 12 of the paper; Ehlers 2017) is an LP over the
+For one box and intermediate bounds l̂_k, û_k the relaxation (eq. 11 of the paper; Ehlers 2017) is an LP over the
 inputs, every x̂_k in [l̂_k, û_k], and an x_k for every ambiguous neuron:
 
-    x̂_k = Σ_{j<k} W_{k,j} x_j + b_k,   x_k ≥ x̂_k,   x_k ≥ 0,   x_k ≤ ā_k x̂_k + b̄_k,   ā, b̄ as in eq. 14
+    x̂_k = Σ_{j<k} W_{k,j} x_j + b_k,   x_k ≥ x̂_k,   x_k ≥ 0,   x_k ≤ ā_k x̂_k + b̄_k,   ā, b̄ as in eq. 13
 
 with x_k = x̂_k for active and x_k = 0 for inactive neurons. With a binary z_k and x_k ≤ x̂_k − l̂_k (1 − z_k),
 x_k ≤ û_k z_k in place of the last inequality, it is exact: the big-M form of Tjeng 2019.
@@ -274,7 +274,7 @@ def planet_bounds(
     constant: Tensor | None = None,
     splits: Splits | None = None,
 ) -> Minima:
-    """min rows · f(x) + constant over the Planet relaxation of one box, eq. 12.
+    """min rows · f(x) + constant over the Planet relaxation of one box, eq. 11.
 
     `layers` gives sound bounds on the pre-activations of the first layers; those of the others are intervals.
     Splits add x̂ ≥ 0 (and x = x̂) or x̂ ≤ 0 (and x = 0). # lower, upper: (*input_shape); rows: (rows, outputs)
@@ -377,8 +377,8 @@ def leaf_multipliers(
     ≤ 0 on the leaf. Any π, β ≥ 0 give a valid bound, so the solver's tolerances only cost tightness; it is the caller
     who evaluates that bound with rounding accounted for. None if the solver found no optimum in time.
 
-    That is the `elastic` problem, which is always feasible. Otherwise the splits are hard constraints, −s ⊙ (A x + b) ≤ 0:
-    there is an optimum only if the leaf is not empty, and then its x minimises the largest row.
+    That is the `elastic` problem, which is always feasible. Otherwise the splits are hard constraints,
+    −s ⊙ (A x + b) ≤ 0: there is an optimum only if the leaf is not empty, and then its x minimises the largest row.
     # preactivations A: (splits, inputs), offsets b, signs s: (splits,), rows C: (rows, inputs), constants d: (rows,)
     """
     import highspy

@@ -1,4 +1,4 @@
-"""The triangle around a ReLU (eq. 14 of the paper): α x̂ ≤ x ≤ ā x̂ + b̄ on [l̂, û]."""
+"""The triangle around a ReLU (eq. 13 of the paper): α x̂ ≤ x ≤ ā x̂ + b̄ on [l̂, û]."""
 
 from dataclasses import dataclass
 

@@ -129,11 +129,17 @@ def one_hot(index: Tensor, width: int) -> Tensor:
 
 
 def fold_network(
-    enclosure: Enclosure, bounding: LayerBounding, check: Check, known: Enclosure | None = None
-) -> FoldedForm:
+    enclosure: Enclosure,
+    bounding: LayerBounding,
+    check: Check,
+    *,
+    known: Enclosure | None = None,
+    limit: float = torch.inf,
+) -> FoldedForm | None:
     """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened).
 
-    `known` is an enclosure of the same box from an earlier, coarser pass, whose bounds are built upon.
+    `known` is an enclosure of the same box from an earlier, coarser pass, whose bounds are built upon. None if the
+    form's matrices would hold more than `limit` numbers.
     """
     network = enclosure.network
     form = FoldedForm.empty(enclosure)
@@ -152,6 +158,8 @@ def fold_network(
             low[index] = torch.maximum(low[index], lower)
             high[index] = torch.minimum(high[index], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])
+            if form.numbers + sum(map(len, kept)) * form.columns > limit:
+                return None
         enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
         ambiguous = torch.nonzero((low < 0) & (high > 0)).flatten()
         rows = _join(kept, form.columns)

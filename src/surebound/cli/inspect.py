@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LABEL = 13  # the width of the labels on the left
 _BYTES = 12  # of a folded weight, in float64 for proofs and in float32 for the search
+_SMALL = 50_000  # multiply-adds below which the rate of large products says nothing
 _NODE_BYTES = 5  # of a neuron in an open subproblem: its split, and two duals in half precision
 
 
@@ -157,13 +158,14 @@ def _print_estimate(varying: int, ambiguous: Sequence[int], seconds: float) -> N
     if weights > FOLDED_LIMIT:
         _line("search", "on the network as it is: too many neurons are ambiguous to fold the others away")
         return
-    per_second = _multiply_adds_per_second(max(ambiguous, default=1), wide)
-    # a dual iteration is one pass backward and one forward
-    _line(
-        "search",
-        f"{weights:,} multiply-adds a pass and subproblem; at {per_second / 1e9:.1f} billion a second, measured here,"
-        f" up to {_rounded(per_second / (2 * max(weights, 1)))} dual iterations a second",
-    )
+    work = f"{weights:,} multiply-adds a pass and subproblem"
+    if weights < _SMALL:
+        _line("search", f"{work}, so little that other costs decide how long it takes")
+    else:
+        per_second = _multiply_adds_per_second(max(ambiguous), wide)
+        speed = _rounded(per_second / (2 * weights))  # a dual iteration is one pass backward and one forward
+        rate = f"{per_second / 1e9:.1f} billion a second, measured here"
+        _line("search", f"{work}; at {rate}, up to {speed} dual iterations a second")
     node = _NODE_BYTES * sum(ambiguous)
     _line("memory", f"{_BYTES * weights / 2**20:,.1f} MiB for the folded network, {node:,} bytes an open subproblem")
 
@@ -173,7 +175,7 @@ def _multiply_adds_per_second(rows: int, columns: int) -> float:
     import torch
 
     batch = 256
-    a, b = torch.ones(batch, max(rows, 1)), torch.ones(max(rows, 1), max(columns, 1))
+    a, b = torch.ones(batch, rows), torch.ones(rows, columns)
     repeats, begin = 0, time.monotonic()
     while repeats < 3 or time.monotonic() - begin < 0.1:
         torch.mm(a, b)

@@ -75,9 +75,12 @@ def _fail(message: str) -> int:
 
 
 def entry() -> NoReturn:
-    """Run a command and leave the process."""
+    """Run a command and leave the process at once: tearing torch down takes longer than many a verification.
+
+    It also makes sure of the code 130, which Python replaces if an interrupt passed through an exec() in some import.
+    """
     code = main()
-    if code == INTERRUPTED:
-        # Python ends itself by the signal if the interrupt passed through an exec() in some import; say 130 always.
-        os._exit(code)
-    sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code)

@@ -101,12 +101,12 @@ class Algebra:
         x = self.broadcast(x, shape)
         return Data(self.builder.shift(x.node, _spread(constant, shape)), shape)
 
-    def scale(self, x: Data, constant: Array | Tensor) -> Data:
-        """c ⊙ x."""
+    def scale(self, x: Data, constant: Array | Tensor, *, exact: bool = True) -> Data:
+        """c ⊙ x; `exact` as in `Builder.scale`."""
         c = np.asarray(constant)
         shape = np.broadcast_shapes(x.shape, c.shape)
         x = self.broadcast(x, shape)
-        return Data(self.builder.scale(x.node, _spread(c, shape)), shape)
+        return Data(self.builder.scale(x.node, _spread(c, shape), exact=exact), shape)
 
     def sum(self, a: Value, b: Value, sign: int = 1) -> Data:
         """a + b or a − b."""
@@ -138,7 +138,7 @@ class Algebra:
         divisor = _exact(b)
         if not divisor.all():
             raise NetworkError("a tensor is divided by zero; expected divisors other than 0")
-        return self.scale(a, 1.0 / divisor)
+        return self.scale(a, 1.0 / divisor, exact=bool((np.abs(divisor) == 1).all()))
 
     def extreme(self, values: Sequence[Value], *, largest: bool) -> Data:
         """The element-wise maximum (or minimum) of all values."""

@@ -122,12 +122,12 @@ class Builder:
         )
         return self.add(op, x)
 
-    def scale(self, x: int, weight: Real) -> int:
-        """w ⊙ x; w may carry a few roundings."""
+    def scale(self, x: int, weight: Real, *, exact: bool = True) -> int:
+        """w ⊙ x. A weight that was computed, and so may carry a few roundings, is not `exact`."""
         w = real(weight).expand(self.shape(x))
-        if bool((w == 1).all()):
+        if exact and bool((w == 1).all()):
             return x
-        exact = bool(((w == 0) | (w.abs() == 1) | (w.abs() == 2)).all())
+        exact = exact and bool(((w == 0) | (w.abs() == 1) | (w.abs() == 2)).all())
         return self.add(Scale(w.contiguous(), roundings=0) if exact else Scale(w.contiguous()), x)
 
     def shift(self, x: int, bias: Real) -> int:
@@ -248,7 +248,7 @@ class Builder:
             return self.relu(x)
         if bool((s == 1).all()):
             return x
-        return self.sum(self.scale(x, s), self.scale(self.relu(x), 1.0 - s))
+        return self.sum(self.scale(x, s), self.scale(self.relu(x), 1.0 - s, exact=False))
 
     def clip(self, x: int, lo: Real | None, hi: Real | None) -> int:
         """min(max(x, lo), hi) = lo + relu(x − lo) − relu(x − hi) for lo ≤ hi.
@@ -276,7 +276,7 @@ class Builder:
             raise NetworkError("a batch norm's variance + epsilon is not positive")
         centred = self.shift(x, -real(mean).reshape(column))
         return self.shift(
-            self.scale(centred, (real(gamma) / spread.sqrt()).reshape(column)), real(beta).reshape(column)
+            self.scale(centred, (real(gamma) / spread.sqrt()).reshape(column), exact=False), real(beta).reshape(column)
         )
 
 

@@ -137,7 +137,7 @@ def average_pool(
         raise NetworkError("an average pooling window lies entirely in the padding; expected smaller pads")
     ones = torch.ones(channels, 1, *kernel)
     total = builder.conv(x, ones, stride=stride, pads=padded, dilation=steps, groups=channels)
-    return builder.scale(total, 1.0 / torch.from_numpy(counts).to(torch.float64))
+    return builder.scale(total, 1.0 / torch.from_numpy(counts).to(torch.float64), exact=False)
 
 
 def reduce_sum(builder: Builder, x: int, axes: Sequence[int], *, mean: bool = False) -> int:
@@ -148,4 +148,4 @@ def reduce_sum(builder: Builder, x: int, axes: Sequence[int], *, mean: bool = Fa
     count = prod(shape[a] for a in axes)
     lead = tuple(shape[a] for a in rest)
     total = builder.linear(builder.pick(x, index.reshape(*lead, count)), torch.ones(1, count))
-    return builder.reshape(builder.scale(total, 1.0 / count) if mean else total, lead or (1,))
+    return builder.reshape(builder.scale(total, 1.0 / count, exact=count == 1) if mean else total, lead or (1,))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from surebound.attacks.objective import round_inward
-from surebound.bounds.enclosure import enclose
+from surebound.bounds.enclosure import enclose, gamma
 from surebound.network.graph import Network
 from surebound.network.model import Replay
 from surebound.problem import Counterexample, Region, Vector
@@ -44,7 +44,8 @@ class Confirm:
         if region.on_input is not None:
             worst = worst + region.on_input @ x
             scale = scale + np.abs(region.on_input) @ np.abs(x)
-        return bool((worst + 1e-13 * scale < 0).all())
+        terms = sum(m.shape[1] for m in (region.on_output, region.on_input) if m is not None) + 4
+        return bool((worst + 2 * gamma(terms) * scale < 0).all())
 
 
 def _into_box(point: Vector, region: Region) -> Vector:

@@ -1,4 +1,4 @@
-"""How many dual iterations a node gets (De Palma 2021, section 5.1.2): more only while they pay better than branching."""
+"""How many dual iterations a node gets (De Palma 2021, section 5.1.2): more while they pay better than branching."""
 
 from dataclasses import dataclass, replace
 

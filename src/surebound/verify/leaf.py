@@ -1,4 +1,4 @@
-"""A subproblem whose ReLUs are all split is linear: decide it by an LP, and prove the answer from the LP's multipliers."""
+"""A subproblem whose ReLUs are all split is linear: an LP decides it, and its multipliers prove the answer."""
 
 from dataclasses import dataclass
 

@@ -36,7 +36,7 @@ INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input bo
 NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in any case
 ATTACK_SHARE = 0.05  # of the remaining time, for one attack
 ATTACK_AFTER = 1.0  # seconds of search before the longer attack
-FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64
+FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64; beyond it, the graph form is used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,8 @@ class _Run:
         found = self._attack(self.options.quick_attack, regions)
         if found is not None:
             return Outcome(counterexample=found)
+        if not all(len(region.constant) for region in regions):
+            return Outcome(reason="a region without rows is violated everywhere, but no point of it could be replayed")
         if self.options.branching == "input":
             return self._bisect(regions)
         total = Outcome(proved=True, lower_bound=float("inf"))
@@ -166,19 +168,20 @@ class _Run:
         """
         box, coarse = regions[0].box, replace(self.options.layers, ascent=None)
         first = self._enclosure(box)
-        folded = _fits_folded(self._enclosure(box))
-        if folded:
-            form: Form = fold_network(first, coarse, self.clock.check)
-        else:
+        limit = min(FOLDED_LIMIT, _available_memory() // 48)
+        form: Form | None = fold_network(first, coarse, self.clock.check, limit=limit)
+        folded = form is not None
+        if form is None:
             tighten_layers(first, coarse, self.clock.check)
             form = GraphForm.at(first, self.network.output)
         subject = Subject(self.network, form, _specification(form, self.network.output, regions))
         open_ = self._open(subject)
         regions = [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
-        if not regions or self.options.layers.ascent is None or not folded:
-            return subject.only(open_), regions
-        form = fold_network(self._enclosure(box), self.options.layers, self.clock.check, known=first)
-        return Subject(self.network, form, _specification(form, self.network.output, regions)), regions
+        if folded and regions and self.options.layers.ascent is not None:
+            fine = fold_network(self._enclosure(box), self.options.layers, self.clock.check, known=first, limit=limit)
+            if fine is not None:
+                return Subject(self.network, fine, _specification(fine, self.network.output, regions)), regions
+        return subject.only(open_), regions
 
     def _open(self, subject: Subject) -> Tensor:
         """Which regions the root bound does not settle. # (regions,) bool"""
@@ -242,18 +245,6 @@ def _specification(form: Form, output: int, regions: Sequence[Region]) -> Specif
         raise UsageError(f"unknown form {type(form).__name__}")
     starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
     return Specification(rows, tuple(starts.tolist()), form.start_error(rows))
-
-
-def _fits_folded(enclosure: Enclosure) -> bool:
-    """Whether the folded form is sure to be small enough, judged by interval bounds."""
-    network = enclosure.network
-    columns, numbers = network.inputs, 0
-    for k in range(len(network.layers)):
-        low, high = enclosure.layer(k)
-        ambiguous = int(((low < 0) & (high > 0)).sum())
-        numbers += ambiguous * columns
-        columns += ambiguous
-    return numbers <= FOLDED_LIMIT
 
 
 def _by_box(regions: Sequence[Region]) -> list[list[Region]]:

@@ -177,12 +177,22 @@ def _join(parts: list[Rows], columns: int) -> Rows:
     )
 
 
-def tighten_layers(enclosure: Enclosure, bounding: LayerBounding, check: Check) -> None:
-    """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place."""
+def tighten_layers(
+    enclosure: Enclosure, bounding: LayerBounding, check: Check, known: tuple[Tensor, Tensor] | None = None
+) -> None:
+    """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place.
+
+    `known` are sound bounds on all neurons, layer after layer, from a box around each. # (boxes, neurons) each
+    """
     network = enclosure.network
+    end = 0
     for k in range(len(network.layers)):
         node = network.before(k)
         low, high = enclosure.layer(k)
+        if known is not None:
+            begin, end = end, end + network.width(k)
+            enclosure.tighten(node, *(t[:, begin:end].reshape(enclosure.lower[node].shape) for t in known))
+            low, high = enclosure.layer(k)
         candidates = torch.nonzero(((low < 0) & (high > 0)).any(0)).flatten()
         tightened_low, tightened_high = bound_neurons(enclosure, node, candidates, bounding, check)
         low, high = low.clone(), high.clone()

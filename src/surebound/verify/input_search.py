@@ -7,7 +7,7 @@ low dimensions.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.search import Outcome, TryPoints
 
 _BOUNDING = LayerBounding(slopes=("crown",), ascent=None)
+_FLOOR = 0.2  # of the steepest slope seen, which every input counts with in a split
+_REMEMBERED = 4096  # neurons up to which a box keeps its layers' bounds for its parts
 _ELEMENTS = 2**19  # of the largest tensor in a batch, which then stays in the cache
 
 
@@ -37,19 +39,21 @@ class Boxes:
     region: Tensor  # (boxes,)
     bound: Tensor  # (boxes,)
     axis: Tensor  # (boxes,) the input to bisect next
+    layers_lower: Tensor  # (boxes, neurons) bounds on all layers, valid also for parts of the box
+    layers_upper: Tensor  # (boxes, neurons); both (boxes, 0) where that would take too much memory
 
     def __len__(self) -> int:
         return len(self.region)
 
     def __getitem__(self, index: Tensor) -> "Boxes":
-        return Boxes(self.lower[index], self.upper[index], self.region[index], self.bound[index], self.axis[index])
+        return Boxes(*(t[index] for t in self._tensors()))
 
     def joined(self, other: "Boxes") -> "Boxes":
         pairs = zip(self._tensors(), other._tensors(), strict=True)
         return Boxes(*(torch.cat(pair) for pair in pairs))
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        return self.lower, self.upper, self.region, self.bound, self.axis
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 def input_search(network: Network, regions: Sequence[Region], clock: Clock, try_points: TryPoints) -> Outcome:
@@ -66,14 +70,19 @@ class _Run:
         self.network, self.clock, self.try_points = network, clock, try_points
         self.coefficients, self.constants = _stack(regions, network)
         count = len(regions)
+        neurons = sum(network.width(k) for k in range(len(network.layers)))
+        self.remembered = neurons if neurons <= _REMEMBERED else 0
         self.queue = Boxes(
             torch.from_numpy(np.stack([r.box.lower for r in regions])),
             torch.from_numpy(np.stack([r.box.upper for r in regions])),
             torch.arange(count),
             torch.full((count,), -torch.inf, dtype=torch.float64),
             torch.zeros(count, dtype=torch.int64),
+            torch.full((count, self.remembered), -torch.inf, dtype=torch.float64),
+            torch.full((count, self.remembered), torch.inf, dtype=torch.float64),
         )
         self.batch = max(8, _ELEMENTS // (2 * _widest(network) ** 2))
+        self.steepest = torch.zeros(network.inputs, dtype=torch.float64)  # largest slope seen for each input
         self.subproblems = 0
         self.stuck = 0
         self.found: Counterexample | None = None
@@ -132,7 +141,15 @@ class _Run:
             self.subproblems += len(boxes)
             shape = (-1, *self.network.input_shape)
             enclosure = Enclosure(self.network, boxes.lower.reshape(shape), boxes.upper.reshape(shape))
-            tighten_layers(enclosure, _BOUNDING, self.clock.check)
+            known = (boxes.layers_lower, boxes.layers_upper) if self.remembered else None
+            tighten_layers(enclosure, _BOUNDING, self.clock.check, known)
+            if self.remembered:
+                layers = [enclosure.layer(k) for k in range(len(self.network.layers))]
+                boxes = replace(
+                    boxes,
+                    layers_lower=torch.cat([low for low, _ in layers], dim=1),
+                    layers_upper=torch.cat([high for _, high in layers], dim=1),
+                )
             bound, slope, x = self._specifications(enclosure, boxes.region)
             open_ = torch.nonzero(~(bound > 0)).flatten()
         if not len(open_):
@@ -145,7 +162,10 @@ class _Run:
             width = boxes.upper - boxes.lower
             middle = (boxes.lower + boxes.upper) / 2
             divisible = (middle > boxes.lower) & (middle < boxes.upper)
-            score = torch.where(divisible, slope.abs() * width + 1e-9 * width, -1.0)
+            steep = slope.abs()
+            self.steepest = torch.maximum(self.steepest, steep.nan_to_num().amax(0))
+            # An input that hardly enters a box's linear bound may still be what its relaxations suffer from.
+            score = torch.where(divisible, (steep + _FLOOR * self.steepest + 1e-9) * width, -1.0)
             best, axis = score.max(1)
         splittable = best[open_] > 0  # not so where an overflow made it NaN
         self.stuck += int((~splittable).sum())

@@ -1,0 +1,380 @@
+"""Whole verifications against oracles that share nothing with them: MILPs, LPs over all ReLU patterns, fine grids."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from networks import random_box, random_conv, random_fc, random_pool, random_residual
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from torch import Tensor
+
+from surebound.attacks.pgd import PGD
+from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.planet_lp import milp_minimum
+from surebound.errors import PropertyError, UsageError
+from surebound.network.graph import Input, Network, Node
+from surebound.network.model import Model
+from surebound.problem import Box, Property, Region, Robustness, Verdict
+from surebound.verify import pipeline
+from surebound.verify.early_stop import EarlyStop
+from surebound.verify.iterations import IterationPolicy
+from surebound.verify.pipeline import Options, verify
+from surebound.verify.queue import Queue
+from surebound.verify.search import SearchConfig
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+
+RULES = ("auto", "upb", "fsb", "sr")
+WEAK = PGD(steps=1, restarts=1)  # so that the search has to find counterexamples
+LAZY = SearchConfig(
+    root=Ascent(iterations=0), ascent=Ascent(iterations=0), iterations=IterationPolicy(count=0, cap=0)
+)  # so that everything has to be split
+
+
+def fc(rng: np.random.Generator) -> Network:
+    return random_fc(rng, (3, 6, 5, 2))
+
+
+KINDS: dict[str, tuple[Callable[[np.random.Generator], Network], float]] = {
+    "fc": (fc, 1.0),
+    "conv": (random_conv, 0.25),
+    "residual": (random_residual, 0.4),
+    "pool": (random_pool, 0.25),
+}
+
+
+@cache
+def exact(kind: str, seed: int) -> tuple[Network, Box, Vector, float]:
+    """A random network, box and row, and the row's exact minimum."""
+    make, radius = KINDS[kind]
+    rng = np.random.default_rng(seed)
+    network = make(rng)
+    box = as_box(*random_box(rng, network, radius=radius))
+    row = rng.normal(size=network.outputs)
+    found = milp_minimum(network, box, row, 0.0, time_limit=20.0)
+    assert found.value - found.bound < 1e-7
+    return network, box, row, found.value
+
+
+def as_box(lower: Tensor, upper: Tensor) -> Box:
+    return Box(lower.flatten().numpy(), upper.flatten().numpy())
+
+
+def model(network: Network) -> Model:
+    """A network whose replay is itself in float32."""
+    thin = network.to(torch.float32)
+
+    def replay(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return thin.forward(torch.from_numpy(x).reshape(-1, *network.input_shape)).flatten(1).numpy()
+
+    return Model(network, replay, "test")
+
+
+def region(
+    box: Box, on_output: Matrix, constant: Vector | float, *, on_input: Matrix | None = None, strict: bool = False
+) -> Region:
+    rows = np.atleast_2d(on_output)
+    constants = np.broadcast_to(np.asarray(constant, dtype=np.float64), len(rows)).copy()
+    return Region(
+        box=box, on_output=rows, on_input=on_input, constant=constants, strict=np.full(len(rows), strict, dtype=bool)
+    )
+
+
+def prop(network: Network, *regions: Region) -> Property:
+    return Property(regions, network.inputs, network.outputs)
+
+
+def decide(network: Network, *regions: Region, branching: str = "auto", options: Options | None = None) -> Verdict:
+    """The verdict; a counterexample is checked in float64 here."""
+    chosen = replace(options or Options(quick_attack=WEAK, timeout=60.0), branching=branching)
+    verdict = verify(model(network), prop(network, *regions), chosen)
+    if verdict.status == "sat":
+        assert violated(network, regions, verdict) is not None
+    else:
+        assert verdict.counterexample is None
+    return verdict
+
+
+def outputs(network: Network, x: Matrix) -> Matrix:
+    points = torch.from_numpy(x).reshape(-1, *network.input_shape)
+    return network.forward(points).flatten(1).numpy()
+
+
+def row_values(network: Network, part: Region, x: Matrix) -> Matrix:
+    """# (points, inputs) -> (points, rows)"""
+    values = outputs(network, x) @ part.on_output.T + part.constant
+    return values if part.on_input is None else values + x @ part.on_input.T
+
+
+def violated(network: Network, regions: tuple[Region, ...], verdict: Verdict) -> int | None:
+    """The first region whose box holds the counterexample and whose rows hold there, in float64."""
+    assert verdict.counterexample is not None
+    x = verdict.counterexample.x
+    assert (x.astype(np.float32) == x).all()
+    np.testing.assert_allclose(verdict.counterexample.y, outputs(network, x[None])[0], atol=1e-4)
+    for i, part in enumerate(regions):
+        inside = (x >= part.box.lower).all() and (x <= part.box.upper).all()
+        if inside and row_values(network, part, x[None]).max() <= 1e-5:  # float32 decided, with its own roundings
+            return i
+    return None
+
+
+def both_sides(kind: str, seed: int, branching: str, options: Options | None = None) -> list[Verdict]:
+    """Thresholds 1e-3 below and above the exact minimum."""
+    network, box, row, least = exact(kind, seed)
+    return [
+        decide(network, region(box, row, constant), branching=branching, options=options)
+        for constant in (-least + 1e-3, -least - 1e-3)
+    ]
+
+
+@pytest.mark.parametrize("branching", RULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_verdicts_equal_the_milp(kind: str, branching: str) -> None:
+    for seed in range(3):
+        assert [v.status for v in both_sides(kind, seed, branching)] == ["unsat", "sat"]
+
+
+def test_input_bisection_equals_the_milp() -> None:
+    for seed in range(3):
+        unsat, sat = both_sides("fc", seed, "input")
+        assert (unsat.status, sat.status) == ("unsat", "sat")
+        assert unsat.branching == "input"
+
+
+@pytest.mark.parametrize("branching", RULES[1:])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_graph_form_gives_the_same_verdicts(kind: str, branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "FOLDED_LIMIT", 0)
+    assert [v.status for v in both_sides(kind, 1, branching)] == ["unsat", "sat"]
+
+
+@pytest.mark.parametrize("branching", (*RULES, "input"))
+def test_a_disjunction_over_boxes_needs_all_of_them(branching: str) -> None:
+    network, _, row, _ = exact("fc", 3)
+    rng = np.random.default_rng(3)
+    boxes = [as_box(*random_box(rng, network, radius=0.7)) for _ in range(3)]
+    least = [milp_minimum(network, box, row, 0.0).value for box in boxes]
+    proved = [region(box, row, -value + 1e-3) for box, value in zip(boxes, least, strict=True)]
+    assert decide(network, *proved, branching=branching).status == "unsat"
+    for i in range(3):
+        broken = [replace(part, constant=part.constant - 2e-3 * (i == j)) for j, part in enumerate(proved)]
+        verdict = decide(network, *broken, branching=branching)
+        assert verdict.status == "sat"
+        assert violated(network, tuple(broken), verdict) == i
+
+
+def pattern_minimum(network: Network, part: Region) -> float:
+    """min over the box of the largest row, by one LP for each ReLU pattern."""
+    n, widths = network.inputs, [network.width(k) for k in range(len(network.layers))]
+    probes = torch.cat([torch.zeros(1, n), torch.eye(n)]).double()
+    best = np.inf
+    for signs in product((0.0, 1.0), repeat=sum(widths)):
+        masks = torch.tensor(signs, dtype=torch.float64).split(widths)
+        recorded: list[Matrix] = []
+
+        def activate(k: int, xhat: Tensor, masks: tuple[Tensor, ...] = masks, out: list[Matrix] = recorded) -> Tensor:
+            out.append(xhat.numpy())
+            return xhat * masks[k]
+
+        y = network.trace(probes, activate).numpy()
+        side = 1 - 2 * np.array(signs)  # side · x̂ ≤ 0
+        xhat = np.concatenate(recorded, axis=1)
+        rows = y @ part.on_output.T + (0 if part.on_input is None else probes.numpy() @ part.on_input.T)
+        upper = np.concatenate([rows[1:] - rows[0], (xhat[1:] - xhat[0]) * side], axis=1).T
+        relief = np.concatenate([-np.ones(rows.shape[1]), np.zeros(xhat.shape[1])])[:, None]
+        most = np.concatenate([-rows[0] - part.constant, -xhat[0] * side])
+        limits = [*zip(part.box.lower, part.box.upper, strict=True), (None, None)]
+        result = linprog(np.eye(n + 1)[-1], np.hstack([upper, relief]), most, bounds=limits)
+        best = min(best, result.fun) if result.status == 0 else best
+    return float(best)
+
+
+@pytest.mark.parametrize("on_input", [False, True])
+def test_conjunctions_equal_all_patterns(on_input: bool, rng: np.random.Generator) -> None:
+    """The rows' largest value is at least t* on the box: the region is empty iff t* > 0."""
+    for rows in (2, 3):
+        network = random_fc(rng, (2, 4, 3, 2))
+        box = as_box(*random_box(rng, network, radius=1.5))
+        also = rng.normal(size=(rows, 2)) if on_input else None
+        part = region(box, rng.normal(size=(rows, 2)), rng.normal(size=rows), on_input=also)
+        least = pattern_minimum(network, part)
+        for shift, status in ((1e-3, "unsat"), (-1e-3, "sat")):
+            near = replace(part, constant=part.constant - least + shift)
+            for branching in RULES:
+                assert decide(network, near, branching=branching).status == status
+        apart = replace(part, constant=part.constant - least + 0.2)
+        assert decide(network, apart, branching="input").status in ("unsat", "timeout")
+
+
+def test_input_rows_cut_the_box(rng: np.random.Generator) -> None:
+    """y = x: y₀ ≥ 1 can be reached, and so can x₀ + x₁ ≤ −1, but not both where x₁ ≥ −1.9."""
+    network = Network((Node(Input((2,)), (), "input"),), 0)
+    rows, on_input = np.array([[-1.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
+    for low, status in ((-1.9, "unsat"), (-2.1, "sat")):
+        part = region(Box(np.array([-3.0, low]), np.array([3.0, 3.0])), rows, 1.0, on_input=on_input)
+        assert decide(network, part).status == status
+
+
+@pytest.mark.parametrize("branching", (*RULES, "input"))
+def test_strict_rows(branching: str) -> None:
+    network, box, row, least = exact("fc", 4)
+    for shift, status in ((1e-3, "unsat"), (-1e-3, "sat")):
+        assert decide(network, region(box, row, shift - least, strict=True), branching=branching).status == status
+    identity = Network((Node(Input((1,)), (), "input"),), 0)
+    unit = Box(np.zeros(1), np.ones(1))
+    options = Options(timeout=0.5)
+    assert decide(identity, region(unit, np.ones(1), 0.0), branching=branching, options=options).status == "sat"
+    touched = decide(identity, region(unit, np.ones(1), 0.0, strict=True), branching=branching, options=options)
+    assert touched.status in ("unsat", "unknown", "timeout")
+
+
+@pytest.mark.parametrize("kind", ["fc", "residual"])
+def test_leaves_are_decided_without_any_ascent(kind: str, rng: np.random.Generator) -> None:
+    make = {"fc": lambda: random_fc(rng, (2, 4, 3, 2)), "residual": lambda: random_fc(rng, (2, 3, 2, 2))}[kind]
+    leaves = 0
+    for _ in range(4):
+        network = make()
+        box, row = as_box(*random_box(rng, network, radius=1.5)), rng.normal(size=2)
+        least = milp_minimum(network, box, row, 0.0).value
+        for shift, status in ((1e-3, "unsat"), (-1e-3, "sat")):
+            options = Options(quick_attack=WEAK, search=LAZY, timeout=60.0)
+            verdict = decide(network, region(box, row, shift - least), branching="upb", options=options)
+            assert verdict.status == status
+            leaves += "leaves" in verdict.seconds_by_phase
+    assert leaves >= 2
+
+
+def test_a_leaf_whose_violation_is_small_is_found() -> None:
+    """Once `unknown`: the leaf's minimiser was not a minimiser of the row."""
+    rng = np.random.default_rng(14)
+    network = random_pool(rng)
+    box = as_box(*random_box(rng, network, radius=0.25))
+    row = rng.normal(size=2)
+    least = milp_minimum(network, box, row, 0.0).value
+    assert decide(network, region(box, row, -least - 1e-3), branching="upb").status == "sat"
+
+
+def test_auto_does_not_bisect_what_few_splits_prove() -> None:
+    """Once it bisected the three inputs without end."""
+    rng = np.random.default_rng(11)
+    network = fc(rng)
+    box = as_box(*random_box(rng, network, radius=1.0))
+    row = rng.normal(size=2)
+    least = milp_minimum(network, box, row, 0.0).value
+    verdict = decide(network, region(box, row, -least + 1e-3))
+    assert verdict.status == "unsat"
+    assert verdict.subproblems < 500
+
+
+def test_what_a_grid_finds_is_never_called_unsat() -> None:
+    tally = dict.fromkeys(("unsat", "sat", "unknown", "timeout"), 0)
+    axis = np.linspace(0.0, 1.0, 61)
+    grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        network = random_fc(rng, [(2, 4, 2), (2, 5, 4, 2), (2, 3, 3, 3, 3)][seed % 3])
+        parts, reachable = [], False
+        for _ in range(rng.integers(1, 4)):
+            box = as_box(*random_box(rng, network, radius=1.5))
+            rows = int(rng.integers(1, 4))
+            also = rng.normal(size=(rows, 2)) if rng.random() < 0.3 else None
+            part = region(box, rng.normal(size=(rows, network.outputs)), 0.0, on_input=also)
+            points = box.lower + grid * (box.upper - box.lower)
+            value = row_values(network, part, points).max(1)  # the region is reached where this is ≤ 0
+            part = replace(part, constant=-value.min() + rng.normal(scale=0.05, size=rows) + 0.02)
+            reachable |= bool(row_values(network, part, points).max(1).min() <= 0)
+            parts.append(part)
+        branching = (*RULES, "input")[seed % 5]
+        options = Options(quick_attack=WEAK, timeout=2.0 if branching == "input" else 30.0)
+        status = decide(network, *parts, branching=branching, options=options).status
+        tally[status] += 1
+        assert not (reachable and status == "unsat"), seed
+        assert not reachable or status == "sat", seed
+    assert tally["unsat"] >= 20
+    assert tally["sat"] >= 20
+    assert tally["unknown"] + tally["timeout"] <= 3
+
+
+def test_a_queue_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spilled = []
+
+    class Watched(Queue):
+        def close(self) -> None:
+            spilled.append((self.spilled, len(list(tmp_path.iterdir()))))
+            super().close()
+
+    monkeypatch.setattr("surebound.verify.search.Queue", Watched)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    small = Options(quick_attack=WEAK, search=LAZY, memory=1, timeout=60.0)
+    assert [v.status for v in both_sides("pool", 2, "upb", small)] == ["unsat", "sat"]
+    assert (True, 1) in spilled
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_time_is_a_timeout() -> None:
+    network, box, row, least = exact("conv", 0)
+    for branching in (*RULES, "input"):
+        options = Options(quick_attack=WEAK, timeout=1e-9)
+        verdict = decide(network, region(box, row, 1e-3 - least), branching=branching, options=options)
+        assert verdict.status == "timeout"
+        assert "time" in verdict.reason
+
+
+def test_early_stop_is_asked_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EarlyStop, "hopeless", lambda self, **_: True)
+    options = Options(quick_attack=WEAK, search=LAZY, timeout=60.0)
+    assert both_sides("pool", 2, "upb", options)[0].status == "unsat"
+    verdict = both_sides("pool", 2, "upb", replace(options, early_stop=True))[0]
+    assert verdict.status == "timeout"
+    assert "stopped early" in verdict.reason
+
+
+def test_a_seed_fixes_the_search() -> None:
+    first, again = ([v.subproblems for v in both_sides("residual", 0, "upb")] for _ in range(2))
+    assert first == again
+
+
+def test_nothing_to_reach_is_unsat() -> None:
+    network, box, row, _ = exact("fc", 0)
+    assert decide(network).status == "unsat"
+    empty = Box(box.upper + 1.0, box.lower)
+    assert decide(network, region(empty, row, -1e6)).status == "unsat"
+    assert decide(network, region(empty, row, 0.0), region(box, row, -1e6)).status == "sat"
+
+
+@pytest.mark.parametrize("eps", [0.125, "0.125", "1/8", Fraction(1, 8)])
+def test_robustness(eps: float | str | Fraction) -> None:
+    """y = (2x₀ − 0.5, 1 − x₀) around x₀ = 0.75: the margin 3x₀ − 1.5 stays positive while x₀ > 0.5."""
+    rng = np.random.default_rng(0)
+    network = random_fc(rng, (1, 2))
+    network.nodes[1].op.weight.copy_(torch.tensor([[2.0], [-1.0]]))
+    network.nodes[1].op.bias.copy_(torch.tensor([-0.5, 1.0]))
+    safe = verify(model(network), Robustness(np.array([0.75]), 0, eps), Options())
+    assert safe.status == "unsat"
+    broken = verify(model(network), Robustness(np.array([0.625]), 0, eps), Options())
+    assert broken.status == "sat"  # the scores meet at 0.5
+    assert broken.counterexample is not None
+    assert broken.counterexample.x[0] == 0.5
+
+
+def test_mistakes_are_named() -> None:
+    network, box, row, _ = exact("fc", 0)
+    x = np.full(3, 0.5)
+    for label in (-1, 2):
+        with pytest.raises(UsageError, match=f"label {label} is not one of the network's 2 outputs"):
+            verify(model(network), Robustness(x, label, 0.1), Options())
+    with pytest.raises(UsageError, match="eps"):
+        verify(model(network), Robustness(x, 0, "1/0"), Options())
+    with pytest.raises(UsageError, match="unknown branching 'best'"):
+        decide(network, region(box, row, 0.0), branching="best")
+    with pytest.raises(PropertyError, match="3 inputs"):
+        verify(model(network), Robustness(np.zeros(4), 0, 0.1), Options())

@@ -75,11 +75,15 @@ class Case:
 
 
 def make_case(name: str, rng: np.random.Generator, radius: float = 0.3, fixed: int = 0) -> Case:
-    """With the first `fixed` inputs pinned to the lower end of the box."""
+    """All rows are near 0 in the middle of the box, and region 1's pull in nearly opposite directions. The first `fixed`
+    inputs are pinned."""
     network = MAKERS[name](rng)
     lower, upper = random_box(rng, network, radius=radius)
     upper.view(-1)[:fixed] = lower.view(-1)[:fixed]
-    rows, constant = torch.from_numpy(rng.normal(size=(3, network.outputs))), torch.from_numpy(rng.normal(size=3))
+    rows = torch.from_numpy(rng.normal(size=(3, network.outputs)))
+    rows[2] = 0.3 * rows[2] - rows[1]
+    middle = network.forward((lower + upper) / 2).flatten()
+    constant = torch.from_numpy(rng.normal(size=3) * 0.1) - rows @ middle
     enclosure = Enclosure(network, lower, upper)
     folded = fold_network(enclosure, LayerBounding(ascent=None), lambda: None)
     graph = GraphForm.at(enclosure, network.output)

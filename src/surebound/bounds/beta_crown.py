@@ -14,6 +14,7 @@ Deviations: rows of one region are mixed by π on the simplex (the paper has a s
 is kept, since the ascent is not monotone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -43,11 +44,22 @@ class Duals:
     beta: Tensor | None  # (nodes, neurons) β; None without splits
     mix: Tensor | None  # (nodes, rows of a region) π; None where every region has one row
 
+    def map(self, f: Callable[[Tensor], Tensor]) -> "Duals":
+        """f of each of the variables that there are."""
+        beta, mix = (None if t is None else f(t) for t in (self.beta, self.mix))
+        return Duals(f(self.alpha), beta, mix)
+
     def __getitem__(self, index: Tensor) -> "Duals":
-        return Duals(*(None if t is None else t[index] for t in (self.alpha, self.beta, self.mix)))  # type: ignore[arg-type]
+        return self.map(lambda t: t[index])
 
     def to(self, dtype: torch.dtype) -> "Duals":
-        return Duals(*(None if t is None else t.to(dtype) for t in (self.alpha, self.beta, self.mix)))  # type: ignore[arg-type]
+        return self.map(lambda t: t.to(dtype))
+
+    def put(self, index: Tensor, other: "Duals") -> None:
+        """Replace the variables of some nodes, in place."""
+        for mine, new in ((self.alpha, other.alpha), (self.beta, other.beta), (self.mix, other.mix)):
+            if mine is not None and new is not None:
+                mine[index] = new
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,20 +149,10 @@ class Bounded:
     lam: Tensor  # (nodes, neurons) λ̄ at those duals
     x: Tensor  # (nodes, inputs) the relaxation's minimiser
 
-    def with_rows(self, index: Tensor, other: "Bounded") -> "Bounded":
-        """Some nodes replaced, in place."""
-        pairs = [
-            (self.bound, other.bound),
-            (self.lam, other.lam),
-            (self.x, other.x),
-            (self.duals.alpha, other.duals.alpha),
-        ]
-        for old, new in ((self.duals.beta, other.duals.beta), (self.duals.mix, other.duals.mix)):
-            if old is not None and new is not None:
-                pairs.append((old, new))
-        for old, new in pairs:
-            old[index] = new
-        return self
+    def put(self, index: Tensor, other: "Bounded") -> None:
+        """Replace some nodes, in place."""
+        self.bound[index], self.lam[index], self.x[index] = other.bound, other.lam, other.x
+        self.duals.put(index, other.duals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,42 +250,31 @@ def ascend(
     """Maximise d over the duals of every node, from the given ones. Nodes above `stop_above` leave the batch."""
     slopes = Slopes.of(relaxation, nodes.signs)
     duals = replace(duals, alpha=slopes.fixed(duals.alpha))
-    n = len(nodes)
-    best_bound = duals.alpha.new_full((n,), -torch.inf)
-    best_lam = torch.empty_like(duals.alpha)
-    best_x = duals.alpha.new_empty(n, form.inputs)
-    best = Duals(*(None if t is None else t.clone() for t in (duals.alpha, duals.beta, duals.mix)))  # type: ignore[arg-type]
-    alive = torch.arange(n)
-    region = nodes.region
-    state = _Adam.zeros(duals)
-    start = specification.mixed(region, duals.mix)
+    state = _Adam(duals.map(torch.zeros_like), duals.map(torch.zeros_like))
+    region, start = nodes.region, specification.mixed(nodes.region, duals.mix)
+    alive = torch.arange(len(nodes))
+    best: Bounded | None = None
     for step in range(config.iterations + 1):
         now = evaluate(form, start, slopes, duals)
-        bound, lam, x = now.bound, now.pulled.lam, now.x
-        better = torch.nonzero(bound > best_bound[alive]).flatten()
-        if step == 0:
-            better = torch.arange(len(alive))
-        at = alive[better]
-        best_bound[at] = bound[better]
-        best_lam[at], best_x[at] = lam[better], x[better]
-        for kept, new in ((best.alpha, duals.alpha), (best.beta, duals.beta), (best.mix, duals.mix)):
-            if kept is not None and new is not None:
-                kept[at] = new[better]
-        if step == config.iterations:
+        lam, x, chosen = now.pulled.lam, now.x, now.chosen
+        if best is None:
+            best = Bounded(now.bound.clone(), duals.map(torch.clone), lam.clone(), x.clone())
+        else:
+            better = now.bound > best.bound[alive]
+            best.put(alive[better], Bounded(now.bound[better], duals[better], lam[better], x[better]))
+        going = best.bound[alive] <= stop_above
+        if step == config.iterations or not bool(going.any()):
             break
-        going = best_bound[alive] <= stop_above
-        if not bool(going.any()):
-            break
-        if not bool(going.all()) and int(going.sum()) <= 0.75 * len(alive):
-            keep = torch.nonzero(going).flatten()
-            alive, region, duals, state, slopes = alive[keep], region[keep], duals[keep], state[keep], slopes[keep]
-            x, start, lam = x[keep], start[keep], lam[keep]
-            now = replace(now, chosen={k: slope[keep] for k, slope in now.chosen.items()})
-        gradient = _gradient(form, specification, slopes, duals, region, lam, x, now.chosen)
-        duals, state = _step(duals, gradient, state, slopes, config, step)
+        if int(going.sum()) <= 0.75 * len(alive):
+            alive, region, duals, state, slopes = alive[going], region[going], duals[going], state[going], slopes[going]
+            start, lam, x = start[going], lam[going], x[going]
+            chosen = {k: slope[going] for k, slope in chosen.items()}
+        gradient = _gradient(form, specification, slopes, duals, region, lam, x, chosen)
+        duals = _step(duals, gradient, state, slopes, config, step)
         if duals.mix is not None:
             start = specification.mixed(region, duals.mix)
-    return Bounded(best_bound, best, best_lam, best_x)
+    assert best is not None
+    return best
 
 
 def _gradient(
@@ -312,26 +303,17 @@ def _gradient(
 
 @dataclass(frozen=True, eq=False)
 class _Adam:
-    """First and second moments."""
+    """First and second moments of the gradients."""
 
     first: Duals
     second: Duals
-
-    @staticmethod
-    def zeros(like: Duals) -> "_Adam":
-        def zero() -> Duals:
-            return Duals(*(None if t is None else torch.zeros_like(t) for t in (like.alpha, like.beta, like.mix)))  # type: ignore[arg-type]
-
-        return _Adam(zero(), zero())
 
     def __getitem__(self, index: Tensor) -> "_Adam":
         return _Adam(self.first[index], self.second[index])
 
 
-def _step(
-    duals: Duals, gradient: Duals, state: _Adam, slopes: Slopes, config: Ascent, step: int
-) -> tuple[Duals, _Adam]:
-    """One projected Adam step upwards. α stays in [0, 1], β ≥ 0, π on the simplex."""
+def _step(duals: Duals, gradient: Duals, state: _Adam, slopes: Slopes, config: Ascent, step: int) -> Duals:
+    """One projected Adam step upwards, its moments updated in place. α stays in [0, 1], β ≥ 0, π on the simplex."""
     b1, b2 = config.betas
     rate = config.lr * config.decay**step
     correct1, correct2 = 1.0 - b1 ** (step + 1), 1.0 - b2 ** (step + 1)
@@ -352,4 +334,4 @@ def _step(
         raw = torch.where(valid, raw, 0.0)
         total = raw.sum(1, keepdim=True)
         mix = torch.where(total > 1e-6, raw / total.clamp_min(1e-6), mix)
-    return Duals(alpha, beta, mix), state
+    return Duals(alpha, beta, mix)

@@ -70,6 +70,10 @@ def verify(
         outcome = run.decide(regions)
     except OutOfTime:
         outcome = Outcome(timed_out=True, reason="the time ran out", subproblems=run.subproblems)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        outcome = Outcome(reason="the memory ran out", subproblems=run.subproblems)
     return Verdict(
         status=_status(outcome),
         counterexample=outcome.counterexample,
@@ -263,6 +267,11 @@ def _merge(total: Outcome, new: Outcome, subproblems: int) -> Outcome:
         timed_out=total.timed_out or new.timed_out,
         reason=new.reason or total.reason,
     )
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """torch has no type of its own for this."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def _available_memory() -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes
 from surebound.branching import RULES
 from surebound.branching.rule import Bounding, Rule, open_neurons
+from surebound.errors import ResourceError
 from surebound.problem import Counterexample
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.early_stop import EarlyStop
@@ -60,6 +61,8 @@ def search(subject: Subject, config: SearchConfig, clock: Clock, try_points: Try
         return run.loop()
     except OutOfTime:
         return run.outcome(timed_out=True, reason="the time ran out")
+    except ResourceError as error:
+        return run.outcome(reason=str(error))
     finally:
         run.queue.close()
 
@@ -162,8 +165,8 @@ class _Run:
         if not len(stuck):
             return bounded
         more = replace(ascent, iterations=POLISH * ascent.iterations)
-        better = self.subject.bound(nodes[stuck], bounded.duals[stuck], more)
-        return bounded.with_rows(stuck, better)
+        bounded.put(stuck, self.subject.bound(nodes[stuck], bounded.duals[stuck], more))
+        return bounded
 
     def _proved(self, nodes: Nodes, bounded: Bounded) -> Tensor:
         """Soundly positive. # (nodes,) bool"""

@@ -49,6 +49,7 @@ KINDS: dict[str, tuple[Callable[[np.random.Generator], Network], float]] = {
     "residual": (random_residual, 0.4),
     "pool": (random_pool, 0.25),
 }
+SEEDS = {"fc": (1, 2), "conv": (3, 7), "residual": (3, 6), "pool": (4, 5)}  # that need splits, but not many
 
 
 @cache
@@ -139,8 +140,9 @@ def both_sides(kind: str, seed: int, branching: str, options: Options | None = N
 @pytest.mark.parametrize("branching", RULES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_verdicts_equal_the_milp(kind: str, branching: str) -> None:
-    for seed in range(3):
-        assert [v.status for v in both_sides(kind, seed, branching)] == ["unsat", "sat"]
+    verdicts = [v for seed in SEEDS[kind] for v in both_sides(kind, seed, branching)]
+    assert [v.status for v in verdicts] == ["unsat", "sat"] * 2
+    assert all(v.subproblems > 1 for v in verdicts)
 
 
 def test_input_bisection_equals_the_milp() -> None:
@@ -150,11 +152,11 @@ def test_input_bisection_equals_the_milp() -> None:
         assert unsat.branching == "input"
 
 
-@pytest.mark.parametrize("branching", RULES[1:])
+@pytest.mark.parametrize("branching", ["upb", "sr"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_graph_form_gives_the_same_verdicts(kind: str, branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "FOLDED_LIMIT", 0)
-    assert [v.status for v in both_sides(kind, 1, branching)] == ["unsat", "sat"]
+    assert [v.status for v in both_sides(kind, SEEDS[kind][1], branching)] == ["unsat", "sat"]
 
 
 @pytest.mark.parametrize("branching", (*RULES, "input"))
@@ -202,7 +204,7 @@ def pattern_minimum(network: Network, part: Region) -> float:
 def test_conjunctions_equal_all_patterns(on_input: bool, rng: np.random.Generator) -> None:
     """The rows' largest value is at least t* on the box: the region is empty iff t* > 0."""
     for rows in (2, 3):
-        network = random_fc(rng, (2, 4, 3, 2))
+        network = random_fc(rng, (2, 4, 2, 2))
         box = as_box(*random_box(rng, network, radius=1.5))
         also = rng.normal(size=(rows, 2)) if on_input else None
         part = region(box, rng.normal(size=(rows, 2)), rng.normal(size=rows), on_input=also)
@@ -211,8 +213,6 @@ def test_conjunctions_equal_all_patterns(on_input: bool, rng: np.random.Generato
             near = replace(part, constant=part.constant - least + shift)
             for branching in RULES:
                 assert decide(network, near, branching=branching).status == status
-        apart = replace(part, constant=part.constant - least + 0.2)
-        assert decide(network, apart, branching="input").status in ("unsat", "timeout")
 
 
 def test_input_rows_cut_the_box(rng: np.random.Generator) -> None:
@@ -237,12 +237,10 @@ def test_strict_rows(branching: str) -> None:
     assert touched.status in ("unsat", "unknown", "timeout")
 
 
-@pytest.mark.parametrize("kind", ["fc", "residual"])
-def test_leaves_are_decided_without_any_ascent(kind: str, rng: np.random.Generator) -> None:
-    make = {"fc": lambda: random_fc(rng, (2, 4, 3, 2)), "residual": lambda: random_fc(rng, (2, 3, 2, 2))}[kind]
+def test_leaves_are_decided_without_any_ascent(rng: np.random.Generator) -> None:
     leaves = 0
-    for _ in range(4):
-        network = make()
+    for _ in range(6):
+        network = random_fc(rng, (2, 4, 3, 2))
         box, row = as_box(*random_box(rng, network, radius=1.5)), rng.normal(size=2)
         least = milp_minimum(network, box, row, 0.0).value
         for shift, status in ((1e-3, "unsat"), (-1e-3, "sat")):
@@ -250,7 +248,7 @@ def test_leaves_are_decided_without_any_ascent(kind: str, rng: np.random.Generat
             verdict = decide(network, region(box, row, shift - least), branching="upb", options=options)
             assert verdict.status == status
             leaves += "leaves" in verdict.seconds_by_phase
-    assert leaves >= 2
+    assert leaves >= 3
 
 
 def test_a_leaf_whose_violation_is_small_is_found() -> None:
@@ -294,7 +292,9 @@ def test_what_a_grid_finds_is_never_called_unsat() -> None:
             reachable |= bool(row_values(network, part, points).max(1).min() <= 0)
             parts.append(part)
         branching = (*RULES, "input")[seed % 5]
-        options = Options(quick_attack=WEAK, timeout=2.0 if branching == "input" else 30.0)
+        options = Options(timeout=0.5 if branching == "input" else 30.0)
+        if seed % 2:
+            options = replace(options, quick_attack=WEAK)
         status = decide(network, *parts, branching=branching, options=options).status
         tally[status] += 1
         assert not (reachable and status == "unsat"), seed
@@ -314,14 +314,14 @@ def test_a_queue_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr("surebound.verify.search.Queue", Watched)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = Options(quick_attack=WEAK, search=LAZY, memory=1, timeout=60.0)
-    assert [v.status for v in both_sides("pool", 2, "upb", small)] == ["unsat", "sat"]
-    assert (True, 1) in spilled
+    small = Options(quick_attack=WEAK, search=SearchConfig(batch=128), memory=1, timeout=60.0)
+    assert [v.status for v in both_sides("conv", 1, "sr", small)] == ["unsat", "sat"]
+    assert spilled == [(True, 1), (True, 1)]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_time_is_a_timeout() -> None:
-    network, box, row, least = exact("conv", 0)
+    network, box, row, least = exact("conv", 7)
     for branching in (*RULES, "input"):
         options = Options(quick_attack=WEAK, timeout=1e-9)
         verdict = decide(network, region(box, row, 1e-3 - least), branching=branching, options=options)
@@ -331,15 +331,16 @@ def test_no_time_is_a_timeout() -> None:
 
 def test_early_stop_is_asked_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EarlyStop, "hopeless", lambda self, **_: True)
-    options = Options(quick_attack=WEAK, search=LAZY, timeout=60.0)
-    assert both_sides("pool", 2, "upb", options)[0].status == "unsat"
-    verdict = both_sides("pool", 2, "upb", replace(options, early_stop=True))[0]
+    network, box, row, least = exact("conv", 7)
+    part, options = region(box, row, 1e-3 - least), Options(quick_attack=WEAK, timeout=60.0)
+    assert decide(network, part, branching="upb", options=options).status == "unsat"
+    verdict = decide(network, part, branching="upb", options=replace(options, early_stop=True))
     assert verdict.status == "timeout"
     assert "stopped early" in verdict.reason
 
 
 def test_a_seed_fixes_the_search() -> None:
-    first, again = ([v.subproblems for v in both_sides("residual", 0, "upb")] for _ in range(2))
+    first, again = ([v.subproblems for v in both_sides("residual", 3, "upb")] for _ in range(2))
     assert first == again
 
 

@@ -138,6 +138,11 @@ class Robustness:
         x = np.asarray(self.x, dtype=np.float64).reshape(-1)
         if not np.isfinite(x).all():
             raise UsageError("the input x of a robustness property is NaN or infinite; expected finite numbers")
+        if x.size and not (self.low <= x.min() and x.max() <= self.high):
+            raise UsageError(
+                f"the input x of a robustness property ranges from {x.min():g} to {x.max():g};"
+                f" expected numbers from {self.low:g} to {self.high:g} (see `low` and `high`)"
+            )
         eps = self.radius()
         lower = np.array([round_down(max(Fraction(v) - eps, Fraction(self.low))) for v in x.tolist()])
         upper = np.array([round_up(min(Fraction(v) + eps, Fraction(self.high))) for v in x.tolist()])

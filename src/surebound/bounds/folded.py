@@ -31,6 +31,7 @@ class Block:
     bias: Tensor  # (ambiguous,)
     error: Tensor  # (ambiguous,)
     index: Tensor  # (ambiguous,) which neurons of the layer these are
+    active: Tensor  # (neurons of the layer,) 1 for those that are the identity, 0 for these and the inactive ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +91,7 @@ class FoldedForm:
             flat = lam.flatten(1)
             index = self.blocks[k].index
             out[:, offsets[k] : offsets[k] + len(index)] = flat[:, index]
-            active = (enclosure.layer(k)[0][0] >= 0).to(flat.dtype)
-            passed = flat * active
+            passed = flat * self.blocks[k].active
             passing.add_(dot(passed.abs(), enclosure.relu_error(k)))
             return passed.reshape(lam.shape)
 
@@ -119,7 +119,11 @@ class FoldedForm:
             + self.enclosure.sum_error(terms) * rows.constant.abs()
             + 8 * U * torch.maximum(lower.abs(), upper.abs())
         )
-        block = Block(rows.coefficients, rows.constant, error * 1.01 + TINY, index)
+        # As it stands now: a node that feeds another ReLU, too, may be bounded again, and a neuron that is ambiguous
+        # here must not pass for active then.
+        active = (self.enclosure.layer(len(self.blocks))[0][0] >= 0).to(lower.dtype)
+        active[index] = 0.0
+        block = Block(rows.coefficients, rows.constant, error * 1.01 + TINY, index, active)
         return replace(
             self,
             blocks=(*self.blocks, block),
@@ -175,7 +179,9 @@ class FoldedForm:
         return full
 
     def to(self, dtype: torch.dtype) -> "FoldedForm":
-        blocks = tuple(Block(b.weight.to(dtype), b.bias.to(dtype), b.error.to(dtype), b.index) for b in self.blocks)
+        blocks = tuple(
+            Block(b.weight.to(dtype), b.bias.to(dtype), b.error.to(dtype), b.index, b.active) for b in self.blocks
+        )
         return replace(
             self,
             box_lower=self.box_lower.to(dtype),

@@ -25,7 +25,7 @@ Real = Tensor | NDArray[np.floating] | NDArray[np.integer] | float
 Pads = Sequence[tuple[int, int]]
 """How much to add before and after each spatial axis."""
 
-FLOAT32_MAX = float(np.finfo(np.float32).max)
+_FAR = 1e30  # a shift by more than this, and back, would lose what is shifted
 
 
 def real(value: Real) -> Tensor:
@@ -251,19 +251,20 @@ class Builder:
         return self.sum(self.scale(x, s), self.scale(self.relu(x), 1.0 - s, exact=False))
 
     def clip(self, x: int, lo: Real | None, hi: Real | None) -> int:
-        """min(max(x, lo), hi) = lo + relu(x − lo) − relu(x − hi) for lo ≤ hi.
+        """min(max(x, lo), hi) = max(x, lo) − relu(x − hi) for lo ≤ hi.
 
-        A bound at the end of float32's range, or beyond, is no bound: it is how files spell an absent one.
+        Only an infinite bound is no bound. One at the end of float32's range, as many files spell an absent one, is
+        kept and does no harm: max(x, lo) is then written x + relu(lo − x), whose ReLU is never active.
         """
-        low, high = _bound(lo, -1.0), _bound(hi, 1.0)
-        if low is None:
-            return x if high is None else self.minimum(x, high)
-        if high is None:
-            return self.maximum(x, low)
-        if bool((low > high).any()):
+        low, high = _bound(lo, -torch.inf), _bound(hi, torch.inf)
+        if low is not None and high is not None and bool((low > high).any()):
             return self.minimum(self.maximum(x, low), high)
-        above = self.relu(self.shift(x, -low)), self.relu(self.shift(x, -high))
-        return self.shift(self.sum(*above, signs=(1, -1)), low)
+        lifted = x
+        if low is not None and bool((low.abs() > _FAR).any()):
+            lifted = self.sum(x, self.relu(self.shift(self.negate(x), low)))
+        elif low is not None:
+            lifted = self.shift(self.relu(self.shift(x, -low)), low)
+        return lifted if high is None else self.sum(lifted, self.relu(self.shift(x, -high)), signs=(1, -1))
 
     def batch_norm(self, x: int, gamma: Real, beta: Real, mean: Real, variance: Real, epsilon: float) -> int:
         """γ (x − mean) / √(variance + ε) + β along the first axis.
@@ -280,8 +281,9 @@ class Builder:
         )
 
 
-def _bound(value: Real | None, sign: float) -> Tensor | None:
+def _bound(value: Real | None, absent: float) -> Tensor | None:
+    """A clip's bound, or None if there is none, which `absent` (−∞ or ∞) also says."""
     if value is None:
         return None
     bound = value.double() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
-    return None if bool((sign * bound >= FLOAT32_MAX).all()) else real(bound)
+    return None if bool((bound == absent).all()) else real(bound)

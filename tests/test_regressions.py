@@ -1,0 +1,103 @@
+"""Networks that once got a wrong `unsat`, each found by trying to break the verifier."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_models
+import pytest
+import torch
+from onnx import helper
+
+import surebound
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.root import LayerBounding, fold_network
+from surebound.load.onnx import load_onnx
+
+FLOAT32_MAX = np.array(np.finfo(np.float32).max)
+
+
+def write_property(path: Path, *, lower: float, upper: float, at_most: float) -> Path:
+    """Violated where Y_0 <= at_most for some X_0 in [lower, upper]."""
+    path.write_text(
+        "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n"
+        f"(assert (>= X_0 {lower}))\n(assert (<= X_0 {upper}))\n(assert (<= Y_0 {at_most}))\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize(("bound", "sign"), [("hi", 1.0), ("lo", -1.0)])
+def test_a_clip_at_the_end_of_float32_is_a_bound(tmp_path: Path, bound: str, sign: float) -> None:
+    """y = 1e-38 clip(1e37 x) is about ±3.4 on [100, 200], where without the clip it would be ±10 and more."""
+    inputs = ["a", "", "end"] if bound == "hi" else ["a", "end"]
+    nodes = [
+        helper.make_node("Mul", ["x", "k"], ["a"]),
+        helper.make_node("Clip", inputs, ["b"]),
+        helper.make_node("Mul", ["b", "r"], ["y"]),
+    ]
+    constants = {"k": np.float32([[sign * 1e37]]), "end": sign * FLOAT32_MAX, "r": np.float32([[sign * 1e-38]])}
+    path = onnx_models.save(tmp_path / "clip.onnx", nodes, (1, 1), constants=constants, output_shape=(1, 1))
+    assert abs(float(onnx_models.run(path, np.float32([[150.0]])).reshape(())) - 3.4028235) < 1e-5
+    holds = write_property(tmp_path / "holds.vnnlib", lower=100, upper=200, at_most=3.0)
+    fails = write_property(tmp_path / "fails.vnnlib", lower=100, upper=200, at_most=5.0)
+    for branching in ("auto", "upb", "input"):
+        assert surebound.verify(path, holds, branching=branching, timeout=20).status != "sat"
+        assert surebound.verify(path, fails, branching=branching, timeout=20).status != "unsat"
+
+
+def test_an_idle_clip_at_the_end_of_float32_costs_nothing(tmp_path: Path) -> None:
+    """Many files spell an absent bound so: what it is added to must not drown in its rounding."""
+    nodes = [helper.make_node("Clip", ["x", "lo", "hi"], ["y"])]
+    constants = {"lo": -FLOAT32_MAX, "hi": FLOAT32_MAX}
+    path = onnx_models.save(tmp_path / "idle.onnx", nodes, (1, 1), constants=constants, output_shape=(1, 1))
+    holds = write_property(tmp_path / "holds.vnnlib", lower=0, upper=1, at_most=-1e-6)
+    fails = write_property(tmp_path / "fails.vnnlib", lower=0, upper=1, at_most=1e-6)
+    assert surebound.verify(path, holds, timeout=20).status == "unsat"
+    assert surebound.verify(path, fails, timeout=20).status == "sat"
+
+
+def two_relus_on_one_tensor(path: Path, delta: float) -> Path:
+    """1 input, 4 neurons, 400 neurons read by two ReLUs, a skip; y(3.03125) = −2.1875.
+
+    With delta near 4e-12 the first neuron's lower bound is so close to 0 that its sign depends on how it is rounded.
+    """
+    width = 400
+    w1, b1 = np.float32([[1], [1], [0], [0]]), np.float32([11, 11, 1, 1])
+    w, b = np.zeros((width, 4), np.float32), np.full(width, 5, np.float32)
+    w[:, 0], w[:, 1] = 1, -1
+    w[0], b[0] = [2, -1, -1, delta], 0
+    for i, threshold in enumerate((13, 13.03125, 13.0625)):
+        w[1 + i], b[1 + i] = [2, -1, -1, 0], -threshold
+    o1, o2 = np.zeros((1, width), np.float32), np.zeros((1, width), np.float32)
+    o1[0, :4], o2[0, 10] = [4096, -256, 512, -256], 1
+    skip = np.float32([[-4096 + 0.0625, 0, 4096 - 0.0625, 0]])
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["a"], transB=1),
+        helper.make_node("Relu", ["a"], ["h"]),
+        helper.make_node("Gemm", ["h", "w", "b"], ["z"], transB=1),
+        helper.make_node("Relu", ["z"], ["r1"]),
+        helper.make_node("Relu", ["z"], ["r2"]),
+        helper.make_node("Gemm", ["r1", "o1"], ["y1"], transB=1),
+        helper.make_node("Gemm", ["r2", "o2"], ["y2"], transB=1),
+        helper.make_node("Gemm", ["h", "skip"], ["y3"], transB=1),
+        helper.make_node("Add", ["y1", "y2"], ["s"]),
+        helper.make_node("Add", ["s", "y3"], ["y"]),
+    ]
+    constants = {"w1": w1, "b1": b1, "w": w, "b": b, "o1": o1, "o2": o2, "skip": skip}
+    return onnx_models.save(path, nodes, (1, 1), constants=constants, output_shape=(1, 1))
+
+
+def test_two_relus_on_one_tensor_are_not_counted_twice(tmp_path: Path) -> None:
+    """Whatever a second look at the shared pre-activation finds, a neuron is relaxed or passed on, never both."""
+    for delta in np.geomspace(1e-12, 1e-11, 60):
+        path = two_relus_on_one_tensor(tmp_path / "dup.onnx", float(delta))
+        network = load_onnx(path, check=False)
+        ends = torch.tensor([[-10.0]]).double(), torch.tensor([[10.0]]).double()
+        form = fold_network(Enclosure(network, *ends), LayerBounding(ascent=None), lambda: None)
+        assert form is not None
+        for block in form.blocks:
+            assert not block.active[block.index].any()
+    path = two_relus_on_one_tensor(tmp_path / "dup.onnx", 4e-12)
+    assert float(onnx_models.run(path, np.float32([[3.03125]])).reshape(())) == -2.1875
+    fails = write_property(tmp_path / "fails.vnnlib", lower=-10, upper=10, at_most=0)
+    for branching in ("auto", "upb", "fsb", "sr", "input"):
+        assert surebound.verify(path, fails, branching=branching, timeout=20).status == "sat"

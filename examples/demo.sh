@@ -19,7 +19,9 @@ run() {
 expect() {
     local verdict=$1 output
     shift
-    output=$(run "$@")
+    echo
+    echo "\$ surebound $*"
+    output=$(surebound "$@")
     echo "$output"
     if ! grep -qx "$verdict" <<<"$output"; then
         echo "expected $verdict" >&2

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,11 @@ import surebound
 from surebound import errors
 from surebound.attacks import ATTACKS
 from surebound.bounds import BOUNDS
-from surebound.branching import RULES
+from surebound.branching import CHOICES, RULES
 from surebound.cli import COMMANDS
-from surebound.cli.verify import BRANCHING
+from surebound.cli.main import build_parser
 from surebound.load.onnx_ops import SUPPORTED
 from surebound.network.model import Model
-from surebound.verify.pipeline import CHOICES
 
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
@@ -120,11 +120,50 @@ def test_every_supported_operation_is_in_the_readme() -> None:
     assert [op for op in SUPPORTED if f"`{op}`" not in README] == []
 
 
-def test_the_command_line_offers_what_the_pipeline_does() -> None:
-    assert BRANCHING == CHOICES
+def test_the_command_line_takes_every_branching() -> None:
+    for name in CHOICES:
+        args = build_parser().parse_args(["verify", "net.onnx", "p.vnnlib", "--branching", name])
+        assert args.branching == name
 
 
 # ---- errors
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": -1},
+        {"timeout": "60"},
+        {"timeout": float("nan")},
+        {"seed": -1},
+        {"seed": 2**70},
+        {"memory": 0},
+        {"memory": "2G"},
+        {"branching": "best"},
+    ],
+)
+def test_options_that_make_no_sense_are_usage_errors(model: Model, options: dict[str, Any]) -> None:
+    problem = surebound.Robustness(np.full(model.network.inputs, 0.5), 0, 0.01)
+    with pytest.raises(errors.UsageError):
+        surebound.verify(model, problem, **options)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"eps": None}, {"eps": "much"}, {"label": 1.0}, {"label": "1"}, {"label": 99}, {"x": ["a"]}, {"x": [300.0, 0.0]}],
+)
+def test_robustness_that_makes_no_sense_is_a_usage_error(changes: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"x": np.array([0.5, 0.5]), "label": 1, "eps": 0.1, **changes}
+    with pytest.raises(errors.UsageError):
+        surebound.Robustness(**arguments).to_property(3)
+
+
+def test_arrays_of_any_kind_make_a_region() -> None:
+    box = surebound.Box([0, 0], [1, 1])  # type: ignore[arg-type]
+    region = surebound.Region(box=box, on_output=[[1, -1]], constant=[0], strict=np.zeros(1, dtype=bool))  # type: ignore[arg-type]
+    assert region.on_output.dtype == np.float64
+    with pytest.raises(errors.PropertyError):
+        surebound.Region(box=box, on_output=np.eye(2), constant=np.zeros(1), strict=np.zeros(1, dtype=bool))
 
 
 def test_all_errors_share_a_base() -> None:

@@ -1,4 +1,4 @@
-"""surebound trains image classifiers whose robustness can be proved, and proves it.
+"""surebound proves that a ReLU network keeps a promise, or finds an input that breaks it.
 
 model = surebound.load("net.onnx")
 verdict = surebound.verify(model, surebound.Robustness(x, label=3, eps="2/255"), timeout=60)

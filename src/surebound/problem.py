@@ -37,6 +37,8 @@ class Box:
     upper: Vector  # (inputs,)
 
     def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, _array(getattr(self, name), f"a box's {name} end"))
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape:
             raise PropertyError(
                 f"a box needs two vectors of one length, got shapes {self.lower.shape} and {self.upper.shape}"
@@ -60,6 +62,25 @@ class Region:
     constant: Vector  # (rows,)
     strict: NDArray[np.bool_]  # (rows,)
     rounded: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("on_output", "on_input", "constant"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _array(getattr(self, name), f"a region's {name}"))
+        rows = self.constant.shape
+        shapes = {
+            "on_output": self.on_output.shape[:1],
+            "on_input": rows if self.on_input is None else self.on_input.shape[:1],
+            "strict": self.strict.shape,
+        }
+        wrong = [name for name, shape in shapes.items() if shape != rows]
+        if len(rows) != 1 or wrong or (self.on_input is not None and self.on_input.shape[1:] != self.box.lower.shape):
+            on_input = None if self.on_input is None else self.on_input.shape
+            raise PropertyError(
+                "a region needs one row in each array for each constraint, and in on_input a column for each input;"
+                f" got shapes {self.on_output.shape}, {on_input}, {rows} and {self.strict.shape}"
+                f" of on_output, on_input, constant and strict over {self.box.lower.size} inputs"
+            )
 
     def holds(self, x: Vector, y: Vector) -> bool:
         """Whether (x, y) violates the property here, decided in exact arithmetic over the given numbers."""
@@ -124,8 +145,8 @@ class Robustness:
     def radius(self) -> Fraction:
         """The exact radius."""
         try:
-            eps = Fraction(self.eps)
-        except (ValueError, ZeroDivisionError, OverflowError) as error:
+            eps = Fraction(self.eps if isinstance(self.eps, str | Fraction) else float(self.eps))
+        except (ValueError, ZeroDivisionError, OverflowError, TypeError) as error:
             raise UsageError(f"eps must be a number such as 0.1 or 2/255, got {self.eps!r}") from error
         if eps < 0:
             raise UsageError(f"eps must not be negative, got {self.eps!r}")
@@ -133,9 +154,9 @@ class Robustness:
 
     def to_property(self, outputs: int) -> Property:
         """One region per other class, all over the same box."""
-        if not 0 <= self.label < outputs:
+        if not isinstance(self.label, int | np.integer) or not 0 <= self.label < outputs:
             raise UsageError(f"label {self.label} is not one of the network's {outputs} outputs")
-        x = np.asarray(self.x, dtype=np.float64).reshape(-1)
+        x = _array(self.x, "the input x of a robustness property").reshape(-1)
         if not np.isfinite(x).all():
             raise UsageError("the input x of a robustness property is NaN or infinite; expected finite numbers")
         if x.size and not (self.low <= x.min() and x.max() <= self.high):
@@ -154,6 +175,14 @@ class Robustness:
                 row[0, self.label], row[0, other] = 1.0, -1.0
                 regions.append(Region(box=box, on_output=row, constant=np.zeros(1), strict=np.zeros(1, dtype=bool)))
         return Property(tuple(regions), x.size, outputs, source=f"robustness of label {self.label} within {self.eps}")
+
+
+def _array(value: object, what: str) -> NDArray[np.float64]:
+    """The value as float64 numbers."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:  # a tensor that requires gradients is a RuntimeError
+        raise UsageError(f"{what} is not an array of numbers: {error}") from error
 
 
 def round_down(value: Fraction) -> float:

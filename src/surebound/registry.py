@@ -1,4 +1,4 @@
-"""Name → implementation. Docs, command-line choices and conformance tests are derived from these tables.
+"""Name → implementation. Command-line choices and conformance tests are derived from these tables.
 
 A registry stores import paths, not objects, so that listing the names costs nothing and a module is imported only when
 its entry is used.

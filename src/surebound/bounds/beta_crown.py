@@ -21,6 +21,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from surebound.bounds.enclosure import SLACK, UNDERFLOW, U
 from surebound.bounds.form import Form, Pulled, Rows
 from surebound.bounds.relaxation import Relaxation
 from surebound.network.graph import dot
@@ -233,7 +234,7 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
     if bound.dtype == torch.float64:
         error = pulled.error + start.error + form.evaluation_error(pulled.at_input, intercepts)
         magnitude = bound.abs() + start.constant.abs() + pulled.constant.abs() + intercepts
-        bound = bound - (error * 1.01 + 2.0**-50 * magnitude + 1e-200)
+        bound = bound - (error * SLACK + 8 * U * magnitude + UNDERFLOW)
     return Evaluated(torch.where(torch.isfinite(bound), bound, -torch.inf), pulled, x, chosen)
 
 

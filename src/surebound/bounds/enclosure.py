@@ -21,7 +21,8 @@ from surebound.network.linear import size
 from surebound.network.op import Affine, absolute
 
 U = 2.0**-53
-TINY = 1e-300  # absorbs underflow
+TINY = 1e-300  # absorbs the underflow of a product
+UNDERFLOW = 1e-200  # absorbs that of all products of a backward pass, as long as no number exceeds HUGE
 HUGE = 1e100  # beyond this a number counts as overflown
 SLACK = 1.01  # absorbs the roundings made while computing error bounds themselves
 

@@ -16,8 +16,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import TINY, Enclosure, U, gamma
-from surebound.bounds.form import Pulled, Rows, Slopes
+from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
+from surebound.bounds.form import Activate, Pulled, Rows
 from surebound.network.graph import dot
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
@@ -105,7 +105,7 @@ class FoldedForm:
             slack = enclosure.upper[0].flatten()[fixed] - point
             constant = constant + flat[:, fixed] @ point
             error = error + flat[:, fixed].abs() @ (enclosure.sum_error(len(point)) * point.abs() + slack)
-        return Rows(out, constant, (error + passing) * 1.01 + TINY)
+        return Rows(out, constant, (error + passing) * SLACK + TINY)
 
     def append(self, rows: Rows, index: Tensor, lower: Tensor, upper: Tensor) -> "FoldedForm":
         """The form with one more layer: `rows` are its ambiguous neurons `index`, with bounds lower and upper.
@@ -123,7 +123,7 @@ class FoldedForm:
         # here must not pass for active then.
         active = (self.enclosure.layer(len(self.blocks))[0][0] >= 0).to(lower.dtype)
         active[index] = 0.0
-        block = Block(rows.coefficients, rows.constant, error * 1.01 + TINY, index, active)
+        block = Block(rows.coefficients, rows.constant, error * SLACK + TINY, index, active)
         return replace(
             self,
             blocks=(*self.blocks, block),
@@ -139,9 +139,9 @@ class FoldedForm:
     def start_error(self, rows: Rows) -> Tensor:
         """Per row and unit of weight: its folding error and the rounding of mixing rows with weights. # (rows,)"""
         reach = rows.coefficients.abs() @ self.magnitudes() + rows.constant.abs()
-        return (rows.error + gamma(len(rows) + self.neurons + self._depth) * reach) * 1.01
+        return (rows.error + gamma(len(rows) + self.neurons + self._depth) * reach) * SLACK
 
-    def backward(self, start: Tensor, slopes: Slopes, *, keep: bool = True) -> Pulled:
+    def backward(self, start: Tensor, activate: Activate, *, keep: bool = True) -> Pulled:
         lam = start.clone()
         constant, error = start.new_zeros(len(start)), start.new_zeros(len(start))
         for k in range(len(self.blocks) - 1, -1, -1):
@@ -149,28 +149,28 @@ class FoldedForm:
             before = block.weight.shape[1]
             if not len(block.bias):
                 continue
-            mu = slopes(k, lam[:, before : before + len(block.bias)])
+            mu = activate(k, lam[:, before : before + len(block.bias)])
             constant -= mu @ block.bias
             lam[:, :before].addmm_(mu, block.weight)
             if self.rigorous:
                 error += mu.abs() @ block.error
         return Pulled(lam[:, : self.inputs], lam[:, self.inputs :], constant, error)
 
-    def forward(self, x: Tensor, slopes: Slopes) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         columns = x.new_empty(len(x), self.columns)
         columns[:, : self.inputs] = x
         xhat = x.new_empty(len(x), self.neurons)
         for k, (block, where) in enumerate(zip(self.blocks, self.layers, strict=True)):
             before = block.weight.shape[1]
             torch.addmm(block.bias, columns[:, :before], block.weight.T, out=xhat[:, where])
-            columns[:, before : before + len(block.bias)] = slopes(k, xhat[:, where])
+            columns[:, before : before + len(block.bias)] = activate(k, xhat[:, where])
         return xhat, columns
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
         reach = torch.maximum(self.box_lower.abs(), self.box_upper.abs())
         product = lam_at_input.abs() @ reach
         terms = self.inputs + self.neurons
-        return self.enclosure.sum_error(terms) * 1.01 * (product + intercepts) + TINY
+        return self.enclosure.sum_error(terms) * SLACK * (product + intercepts) + TINY
 
     def full_input(self, x: Tensor) -> Tensor:
         """Points over the varying inputs, completed with the fixed ones. # (rows, inputs) -> (rows, all inputs)"""

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-Slopes = Callable[[int, Tensor], Tensor]
+Activate = Callable[[int, Tensor], Tensor]
 """(layer, λ̄_k or x̂_k: (rows, neurons of the layer)) -> μ̄_k or x_k, the same shape."""
 
 
@@ -97,11 +97,11 @@ class Form(Protocol):
         """# (inputs,) or (rows, inputs)"""
         ...
 
-    def backward(self, start: Tensor, slopes: Slopes, *, keep: bool = True) -> Pulled:
+    def backward(self, start: Tensor, activate: Activate, *, keep: bool = True) -> Pulled:
         """From minus the rows' coefficients (rows, columns) back to the input; without `keep`, λ̄ may be left empty."""
         ...
 
-    def forward(self, x: Tensor, slopes: Slopes) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         """From inputs (rows, inputs) to (x̂ of every relaxed neuron, the columns that rows multiply)."""
         ...
 

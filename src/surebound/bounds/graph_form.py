@@ -10,8 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import TINY, Enclosure
-from surebound.bounds.form import Pulled, Rows, Slopes
+from surebound.bounds.enclosure import SLACK, TINY, Enclosure
+from surebound.bounds.form import Activate, Pulled, Rows
 from surebound.network.graph import Network, dot
 from surebound.network.linear import size
 
@@ -88,19 +88,19 @@ class GraphForm:
     def start_error(self, rows: Rows) -> Tensor:
         """Per row and unit of weight: the rounding of mixing rows with weights. # (rows,)"""
         reach = torch.cat([self.enclosure.magnitude(n).flatten(1).amax(0) for n in (self.target, 0)])
-        return self.enclosure.sum_error(len(rows)) * (rows.coefficients.abs() @ reach + rows.constant.abs()) * 1.01
+        return self.enclosure.sum_error(len(rows)) * (rows.coefficients.abs() @ reach + rows.constant.abs()) * SLACK
 
-    def backward(self, start: Tensor, slopes: Slopes, *, keep: bool = True) -> Pulled:
+    def backward(self, start: Tensor, activate: Activate, *, keep: bool = True) -> Pulled:
         at_target, at_input = start[:, : -self.inputs], start[:, -self.inputs :]
         lam = start.new_zeros(len(start), self.neurons if keep else 0)
         error = start.new_zeros(len(start))
         layers = self.layers
 
-        def activate(k: int, coefficient: Tensor) -> Tensor:
+        def pull(k: int, coefficient: Tensor) -> Tensor:
             flat = coefficient.flatten(1)
             if keep:
                 lam[:, layers[k]] = flat
-            mu = slopes(k, flat)
+            mu = activate(k, flat)
             if self.rigorous:
                 error.add_(dot(mu.abs(), self.enclosure.relu_error(k)))
             return mu.reshape(coefficient.shape)
@@ -109,21 +109,19 @@ class GraphForm:
         begin = {self.target: at_target.reshape(-1, *shape)}
         if self.target == 0:
             begin, at_input = {0: (at_target + at_input).reshape(-1, *shape)}, torch.zeros_like(at_input)
-        pulled, constant, op_error = self.network.pull(
-            begin, activate, self.enclosure.errors if self.rigorous else None
-        )
+        pulled, constant, op_error = self.network.pull(begin, pull, self.enclosure.errors if self.rigorous else None)
         return Pulled(pulled.flatten(1) + at_input, lam, -constant, error + op_error)
 
-    def forward(self, x: Tensor, slopes: Slopes) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         xhat = x.new_zeros(len(x), self.neurons)
         layers = self.layers
 
-        def activate(k: int, values: Tensor) -> Tensor:
+        def push(k: int, values: Tensor) -> Tensor:
             flat = values.flatten(1)
             xhat[:, layers[k]] = flat
-            return slopes(k, flat).reshape(values.shape)
+            return activate(k, flat).reshape(values.shape)
 
-        at_target = self._truncated.trace(x.reshape(-1, *self.network.input_shape), activate).flatten(1)
+        at_target = self._truncated.trace(x.reshape(-1, *self.network.input_shape), push).flatten(1)
         return xhat, torch.cat([at_target, x], dim=1)
 
     @property
@@ -133,7 +131,7 @@ class GraphForm:
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
         reach = self.enclosure.magnitude(0).flatten(1)
         terms = self.inputs + self.neurons
-        return self.enclosure.sum_error(terms) * 1.01 * (dot(lam_at_input.abs(), reach) + intercepts) + TINY
+        return self.enclosure.sum_error(terms) * SLACK * (dot(lam_at_input.abs(), reach) + intercepts) + TINY
 
     def full_input(self, x: Tensor) -> Tensor:
         return x

@@ -1,6 +1,7 @@
 """Branching rules: which neuron of a subproblem to split. One file each, listed here by name.
 
-A rule is a class with `choose(context) -> (nodes,) int64`: for each node the relaxed neuron to split next.
+A rule is a class made from a `Context` with `choose(batch) -> (nodes,) int64`: for each node the neuron to split next.
+`CHOICES` are what users may ask for: a rule, bisecting the input box, or to leave it to the verifier.
 """
 
 from typing import TYPE_CHECKING
@@ -18,3 +19,5 @@ RULES: "Registry[type[Rule]]" = Registry(
         "sr": "surebound.branching.sr:SR",
     },
 )
+
+CHOICES = ("auto", *RULES, "input")

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
 
-from surebound.branching import RULES
+from surebound.branching import CHOICES
 from surebound.cli.arguments import (
     check_network,
     check_property,
@@ -24,7 +24,6 @@ from surebound.cli.display import ProgressLine
 from surebound.errors import UsageError
 from surebound.problem import Counterexample, Verdict
 
-BRANCHING = ("auto", *RULES, "input")
 INTERRUPTED = 130
 
 
@@ -34,9 +33,9 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--timeout", type=positive_seconds, metavar="S", help="seconds in all, loading included")
     parser.add_argument(
         "--branching",
-        choices=BRANCHING,
+        choices=CHOICES,
         default="auto",
-        help="which neuron to split: the paper's upb, fsb or sr; input bisects the input box; auto chooses (default)",
+        help="which neuron to split (upb, fsb or sr), or input: bisect the input box; auto chooses (default)",
     )
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")

@@ -132,7 +132,7 @@ class Network:
         μ = activate(k, λ) on x̂_k, until only the input and a constant are left.
 
         Returns (coefficient on the input, constant, error): (batch, *input_shape), (batch,), (batch,). With `errors`
-        (see `surebound.network.rounding`) the third bounds what rounding did to the first two, over the whole box.
+        (see `surebound.bounds.enclosure`) the third bounds what rounding did to the first two, over the whole box.
         """
         coefficients = dict(start)
         sample = next(iter(start.values()))

@@ -1,8 +1,8 @@
 """Branch and bound over the input box, for networks with few inputs: bisect, bound with CROWN, prune.
 
 Every bound is computed in float64 with its rounding error taken off, so pruning needs no second look. Intermediate
-bounds are computed afresh for each box: they tighten quickly as boxes shrink, which is why this beats ReLU splits in
-low dimensions.
+bounds are computed for each box, from its parent's on: they tighten quickly as boxes shrink, which is why this beats
+ReLU splits in low dimensions.
 """
 
 import time
@@ -22,6 +22,7 @@ from surebound.bounds.root import LayerBounding, tighten_layers
 from surebound.network.graph import Network
 from surebound.problem import Counterexample, Region
 from surebound.verify.clock import Clock, OutOfTime
+from surebound.verify.early_stop import EarlyStop
 from surebound.verify.search import Outcome, TryPoints
 
 _BOUNDING = LayerBounding(slopes=("crown",), ascent=None)
@@ -46,28 +47,48 @@ class Boxes:
         return len(self.region)
 
     def __getitem__(self, index: Tensor) -> "Boxes":
-        return Boxes(*(t[index] for t in self._tensors()))
+        return Boxes(*(t[index] for t in self.tensors()))
 
     def joined(self, other: "Boxes") -> "Boxes":
-        pairs = zip(self._tensors(), other._tensors(), strict=True)
+        pairs = zip(self.tensors(), other.tensors(), strict=True)
         return Boxes(*(torch.cat(pair) for pair in pairs))
 
-    def _tensors(self) -> tuple[Tensor, ...]:
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors())
+
+    def tensors(self) -> tuple[Tensor, ...]:
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
-def input_search(network: Network, regions: Sequence[Region], clock: Clock, try_points: TryPoints) -> Outcome:
+@dataclass(frozen=True, kw_only=True)
+class BoxLimits:
+    """What the search may take."""
+
+    memory: int = 2**31  # bytes; beyond, boxes forget their layers' bounds and the deepest come first
+    early_stop: bool = False
+
+
+def input_search(
+    network: Network, regions: Sequence[Region], clock: Clock, try_points: TryPoints, limits: BoxLimits
+) -> Outcome:
     """Decide all regions by bisecting their boxes. `network` in float64."""
-    run = _Run(network, regions, clock, try_points)
+    run = _BoxSearch(network, regions, clock, try_points, limits)
     try:
         return run.loop()
     except OutOfTime:
-        return run.outcome(timed_out=True)
+        return run.outcome(timed_out=True, reason="the time ran out")
 
 
-class _Run:
-    def __init__(self, network: Network, regions: Sequence[Region], clock: Clock, try_points: TryPoints) -> None:
-        self.network, self.clock, self.try_points = network, clock, try_points
+class _BoxSearch:
+    """The state of one search."""
+
+    def __init__(
+        self, network: Network, regions: Sequence[Region], clock: Clock, try_points: TryPoints, limits: BoxLimits
+    ) -> None:
+        self.network, self.clock, self.try_points, self.limits = network, clock, try_points, limits
+        self.in_hand = float("-inf")  # the lowest bound among the boxes taken out of the queue
+        self.early = EarlyStop()
         self.coefficients, self.constants = _stack(regions, network)
         count = len(regions)
         neurons = sum(network.width(k) for k in range(len(network.layers)))
@@ -91,37 +112,71 @@ class _Run:
         fresh = self.queue
         self.queue = fresh[torch.zeros(0, dtype=torch.int64)]
         while True:
-            for part in torch.arange(len(fresh)).split(self.batch):
-                begin = time.monotonic()
-                rest = self._bound(fresh[part])
-                last = time.monotonic() - begin
-                if self.found is not None:
-                    return self.outcome()
-                self.queue = self.queue.joined(rest)
-                if self.clock.remaining < 1.1 * last:
-                    raise OutOfTime
+            begin, before = time.monotonic(), self.in_hand
+            self._process(fresh)
+            if self.found is not None:
+                return self.outcome()
             if not len(self.queue):
                 return self.outcome(proved=self.stuck == 0)
+            if self._hopeless(before, len(fresh), time.monotonic() - begin):
+                return self.outcome(timed_out=True, reason="stopped early: not expected to end in time")
             with self.clock.phase("queue"):
-                picked = self.queue.bound.argsort()[: max(1, self.batch // 2)]
-                mask = torch.ones(len(self.queue), dtype=torch.bool)
-                mask[picked] = False
-                parents = self.queue[picked]
-                self.queue = self.queue[torch.nonzero(mask).flatten()]
-            lowest = float(parents.bound[0])
-            self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=lowest)
+                parents = self._take()
+            self.in_hand = float(parents.bound.min())
+            self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.in_hand)
             fresh = self._bisect(parents)
 
-    def outcome(self, *, proved: bool = False, timed_out: bool = False) -> Outcome:
-        reason = "the time ran out" if timed_out else ""
+    def _process(self, fresh: Boxes) -> None:
+        """Bound boxes and put those left open into the queue."""
+        for part in torch.arange(len(fresh)).split(self.batch):
+            begin = time.monotonic()
+            rest = self._bound(fresh[part])
+            if self.found is not None:
+                return
+            self.queue = self.queue.joined(rest)
+            if self.clock.remaining < 1.1 * (time.monotonic() - begin):
+                raise OutOfTime
+        self.in_hand = float("inf")
+
+    def _take(self) -> Boxes:
+        """The boxes with the lowest bounds, out of the queue.
+
+        When the queue outgrows the memory, boxes forget their layers' bounds; when it still does, those with the
+        highest bounds, near their end, come first.
+        """
+        if self.remembered and self.queue.nbytes > self.limits.memory:
+            self.remembered = 0
+            none = self.queue.layers_lower[:, :0].clone()
+            self.queue = replace(self.queue, layers_lower=none, layers_upper=none)
+        full = self.queue.nbytes > self.limits.memory
+        picked = self.queue.bound.argsort(descending=full)[: max(1, self.batch // 2)]
+        rest = torch.ones(len(self.queue), dtype=torch.bool)
+        rest[picked] = False
+        parents, self.queue = self.queue[picked], self.queue[torch.nonzero(rest).flatten()]
+        return parents
+
+    def _hopeless(self, before: float, batch: int, seconds: float) -> bool:
+        """Whether to stop early, after a batch of boxes whose parents' lowest bound was `before`."""
+        lowest = float(self.queue.bound.min())
+        if np.isfinite(before):
+            self.early = self.early.observed(lowest - before)
+        return self.limits.early_stop and self.early.hopeless(
+            lowest=lowest,
+            queue=len(self.queue),
+            batch=batch,
+            batch_seconds=seconds,
+            remaining=self.clock.remaining,
+        )
+
+    def outcome(self, *, proved: bool = False, timed_out: bool = False, reason: str = "") -> Outcome:
         if self.stuck and self.found is None:
             reason = reason or f"{self.stuck} boxes cannot be bisected further and are within rounding of the threshold"
-        lowest = float(self.queue.bound.min()) if len(self.queue) else (0.0 if self.stuck else float("inf"))
+        bounds = [self.in_hand, 0.0 if self.stuck else float("inf"), *self.queue.bound.tolist()]
         return Outcome(
             proved=proved,
             counterexample=self.found,
             subproblems=self.subproblems,
-            lower_bound=lowest,
+            lower_bound=min(bounds),
             timed_out=timed_out,
             reason=reason,
         )

@@ -1,4 +1,4 @@
-"""Verification from start to end: attack → root bounds → longer attack → branch and bound.
+"""Verification from start to end: attack → root bounds → branch and bound, with a longer attack on the way.
 
 Regions over one box share their root bounds. Each stage hands on only the regions it could not settle.
 """
@@ -20,18 +20,17 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, tighten_layers
-from surebound.branching import RULES
+from surebound.branching import CHOICES
 from surebound.errors import UsageError
 from surebound.network.model import Model
 from surebound.problem import Box, Counterexample, Property, Region, Robustness, Status, Verdict
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
-from surebound.verify.input_search import input_search
+from surebound.verify.input_search import BoxLimits, input_search
 from surebound.verify.progress import OnProgress
 from surebound.verify.search import Outcome, SearchConfig, TryPoints, search
 from surebound.verify.subject import Subject
 
-CHOICES = ("auto", *RULES, "input")
 INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input box
 NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in any case
 ATTACK_SHARE = 0.05  # of the remaining time, for one attack
@@ -53,18 +52,26 @@ class Options:
     layers: LayerBounding = field(default_factory=LayerBounding)
     search: SearchConfig = field(default_factory=SearchConfig)
 
+    def __post_init__(self) -> None:
+        if self.branching not in CHOICES:
+            raise UsageError(f"unknown branching '{self.branching}'; expected one of: {', '.join(CHOICES)}")
+        if self.timeout is not None and not (isinstance(self.timeout, int | float) and self.timeout > 0):
+            raise UsageError(f"timeout must be a positive number of seconds or None, got {self.timeout!r}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
+        if self.memory is not None and not (isinstance(self.memory, int) and self.memory > 0):
+            raise UsageError(f"memory must be a positive number of bytes or None, got {self.memory!r}")
+
 
 def verify(
     model: Model, problem: Property | Robustness, options: Options, on_progress: OnProgress | None = None
 ) -> Verdict:
     """Decide a property. See `surebound.verify` for the public form."""
-    if options.branching not in CHOICES:
-        raise UsageError(f"unknown branching '{options.branching}'; expected one of: {', '.join(CHOICES)}")
     clock = Clock(options.timeout, on_progress)
     network = model.network
     prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
     prop.check_fits(inputs=network.inputs, outputs=network.outputs)
-    run = _Run(model, options, clock)
+    run = _Verification(model, options, clock)
     regions = [region for region in prop.regions if not region.box.empty]
     try:
         outcome = run.decide(regions)
@@ -95,7 +102,7 @@ def _status(outcome: Outcome) -> Status:
     return "timeout" if outcome.timed_out else "unknown"
 
 
-class _Run:
+class _Verification:
     """The state of one verification."""
 
     def __init__(self, model: Model, options: Options, clock: Clock) -> None:
@@ -129,7 +136,11 @@ class _Run:
 
     def _bisect(self, regions: Sequence[Region]) -> Outcome:
         self.branching = "input"
-        return input_search(self.network, regions, self.clock, self._point_tester(regions))
+        limits = BoxLimits(memory=self._memory(), early_stop=self.options.early_stop)
+        return input_search(self.network, regions, self.clock, self._try_points(regions), limits)
+
+    def _memory(self) -> int:
+        return self.options.memory or _available_memory() // 4
 
     def _decide_box(self, regions: Sequence[Region]) -> Outcome:
         self.branching = "upb" if self.options.branching == "auto" else self.options.branching
@@ -145,20 +156,9 @@ class _Run:
             self.options.search,
             branching=self.branching,
             early_stop=self.options.early_stop,
-            memory=self.options.memory or _available_memory() // 4,
+            memory=self._memory(),
         )
-        tester = self._point_tester(regions)
-        due = time.monotonic() + ATTACK_AFTER
-
-        def try_points(points: Tensor) -> Counterexample | None:
-            nonlocal due
-            found = tester(points)
-            if found is None and time.monotonic() > due:
-                due = float("inf")
-                found = self._attack(self.options.long_attack, regions)
-            return found
-
-        return search(subject, config, self.clock, try_points)
+        return search(subject, config, self.clock, self._try_points(regions))
 
     def _prefers_inputs(self, subject: Subject, box: Box) -> bool:
         """Few inputs and many ambiguous neurons: bisecting the box tightens all of them at once."""
@@ -211,19 +211,25 @@ class _Run:
                     return found
         return None
 
-    def _point_tester(self, regions: Sequence[Region]) -> TryPoints:
+    def _try_points(self, regions: Sequence[Region]) -> TryPoints:
+        """Looks at points for counterexamples and, once the search has gone on for a while, runs the longer attack."""
+        due = time.monotonic() + ATTACK_AFTER
         objective = Objective(self.fast_network, regions, thin="nearest")
 
-        def test(points: Tensor) -> Counterexample | None:
+        def try_points(points: Tensor) -> Counterexample | None:
+            nonlocal due
             x = objective.clip(points.float()[None].expand(len(regions), -1, -1))
             value = objective.value(x)
             for g, i in torch.nonzero(value <= 0).tolist()[:16]:
                 found = self.confirm(x[g, i].double().numpy(), [regions[g]])
                 if found is not None:
                     return found
-            return None
+            if time.monotonic() < due:
+                return None
+            due = float("inf")
+            return self._attack(self.options.long_attack, regions)
 
-        return test
+        return try_points
 
 
 def _specification(form: Form, output: int, regions: Sequence[Region]) -> Specification:

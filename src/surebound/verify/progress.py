@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Progress:
     """A snapshot."""
 
-    phase: str  # "attack", "root" or "search"
+    phase: str  # what is going on: "attack", "root", "search", or a part of the search such as "bounding"
     seconds: float
     subproblems: int = 0
     open: int = 0  # subproblems in the queue

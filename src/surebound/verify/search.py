@@ -56,7 +56,7 @@ class Outcome:
 
 def search(subject: Subject, config: SearchConfig, clock: Clock, try_points: TryPoints) -> Outcome:
     """Decide whether any open region of the subject holds a counterexample."""
-    run = _Run(subject, config, clock, try_points)
+    run = _NeuronSearch(subject, config, clock, try_points)
     try:
         return run.loop()
     except OutOfTime:
@@ -67,7 +67,7 @@ def search(subject: Subject, config: SearchConfig, clock: Clock, try_points: Try
         run.queue.close()
 
 
-class _Run:
+class _NeuronSearch:
     """The state of one search."""
 
     def __init__(self, subject: Subject, config: SearchConfig, clock: Clock, try_points: TryPoints) -> None:
@@ -79,6 +79,7 @@ class _Run:
         self.batch = config.batch or _batch_size(subject, config.memory)
         self.subproblems = 0
         self.undecided = 0
+        self.in_hand = float("inf")  # the lowest bound among the nodes taken out of the queue
         self.found: Counterexample | None = None
 
     def loop(self) -> Outcome:
@@ -91,8 +92,10 @@ class _Run:
             begin = time.monotonic()
             size = min(len(self.queue), max(1, self.batch // 2))
             parents = self.queue.pop(size)
+            self.in_hand = float(parents.bound[0])
             self._probe(parents)
             worst = self._expand(parents)
+            self.in_hand = float("inf")
             last = time.monotonic() - begin
             self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.queue.lowest)
             self.early = self.early.observed(worst - float(parents.bound[0]))
@@ -107,7 +110,7 @@ class _Run:
             proved=proved,
             counterexample=self.found,
             subproblems=self.subproblems,
-            lower_bound=min(self.queue.lowest, 0.0 if self.undecided else float("inf")),
+            lower_bound=min(self.queue.lowest, self.in_hand, 0.0 if self.undecided else float("inf")),
             timed_out=timed_out,
             reason=reason,
         )

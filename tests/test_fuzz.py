@@ -5,7 +5,7 @@ Thresholds are placed around the lowest value that sampling finds, where a wrong
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -23,6 +23,7 @@ from torch import Tensor
 import surebound
 from surebound.problem import Box, Property, Region
 from surebound.verify import pipeline
+from surebound.verify.confirm import Confirm
 
 Array = NDArray[Any]
 Function = Callable[..., Tensor]
@@ -30,6 +31,7 @@ Op = Callable[["Graph", str], bool]
 
 CONFIGURATIONS = (("auto", True), ("upb", False), ("input", True))
 """The branching, and whether the folded form is used or the graph form."""
+VIOLATING = (-0.1, -1e-2, -1e-4, -1e-6)
 OFFSETS = (-0.1, -1e-2, -1e-4, -1e-10, 0.0, 1e-10, 1e-4, 1e-2, 0.1)
 """The value of the worst sample: up to 0 it is a counterexample."""
 
@@ -306,7 +308,7 @@ def samples(rng: np.random.Generator, box: Box) -> Array:
     return np.concatenate([inside, corners])
 
 
-def draw_region(rng: np.random.Generator, g: Graph) -> tuple[Region, bool]:
+def draw_region(rng: np.random.Generator, g: Graph, offsets: Sequence[float] = OFFSETS) -> tuple[Region, bool]:
     """A region of one or two rows, and whether some sample violates it by more than rounding explains."""
     box = draw_box(rng, prod(g.shapes[onnx_models.X]))
     x = samples(rng, box)
@@ -317,7 +319,7 @@ def draw_region(rng: np.random.Generator, g: Graph) -> tuple[Region, bool]:
     values = y @ on_output.T + (0.0 if on_input is None else x @ on_input.T)
     constant = -values[values[:, 0].argmin()]
     scale = float(np.abs(values).max())
-    constant += rng.choice(OFFSETS) * scale - (values + constant).max(axis=1).min()
+    constant += rng.choice(offsets) * scale - (values + constant).max(axis=1).min()
     tolerance = 1e-9 * scale + 1e-12 * largest
     region = Region(box=box, on_output=on_output, on_input=on_input, constant=constant, strict=rng.random(rows) < 0.3)
     return region, bool(((values + constant).max(axis=1) < -tolerance).any())
@@ -350,3 +352,23 @@ def test_no_verdict_is_contradicted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert count.total() == 24
     assert count["sat"] >= 3
     assert count["unsat"] >= 3
+
+
+def test_nothing_false_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its attacks, which would find the counterexample first, the search alone must not answer `unsat`."""
+    monkeypatch.setattr(Confirm, "__call__", lambda *_: None)
+    violations = 0
+    for seed in range(100, 112):
+        rng = np.random.default_rng(seed)
+        g = draw(rng)
+        model = surebound.load(g.save(tmp_path / f"{seed}.onnx"))
+        region, violated = draw_region(rng, g, VIOLATING)
+        if not violated:
+            continue
+        violations += 1
+        problem = Property((region,), model.network.inputs, model.network.outputs)
+        for branching, folded in CONFIGURATIONS:
+            monkeypatch.setattr(pipeline, "FOLDED_LIMIT", 2**27 if folded else 0)
+            status = surebound.verify(model, problem, timeout=0.1, branching=branching).status
+            assert status in ("timeout", "unknown"), f"seed {seed}: wrong {status} by {branching}"
+    assert violations >= 9

@@ -12,6 +12,6 @@ from surebound.network.graph import Network
 def alpha_crown(
     network: Network, lower: Tensor, upper: Tensor, *, iterations: int = 20, lr: float = 0.5
 ) -> LayerBounds:
-    """Starts from the better of FastLin and CROWN, neuron by neuron, so it is never worse than either."""
+    """Starts from the better of FastLin and CROWN, neuron by neuron: for the same layer bounds it is never worse."""
     ascent = Ascent(iterations=iterations, lr=lr)
     return layerwise(network, lower, upper, LayerBounding(ascent=ascent))

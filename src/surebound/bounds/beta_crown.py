@@ -331,7 +331,9 @@ def _step(duals: Duals, gradient: Duals, state: _Adam, slopes: Slopes, config: A
         beta = moved(beta, gradient.beta, first.beta, second.beta).clamp_min(0.0)
     if mix is not None and gradient.mix is not None and first.mix is not None and second.mix is not None:
         valid = torch.isfinite(gradient.mix)
-        raw = moved(mix, torch.where(valid, gradient.mix, 0.0), first.mix, second.mix).clamp_min(0.0)
+        value = torch.where(valid, gradient.mix, 0.0)
+        centred = torch.where(valid, value - value.sum(1, keepdim=True) / valid.sum(1, keepdim=True), 0.0)
+        raw = moved(mix, centred, first.mix, second.mix).clamp_min(0.0)
         raw = torch.where(valid, raw, 0.0)
         total = raw.sum(1, keepdim=True)
         mix = torch.where(total > 1e-6, raw / total.clamp_min(1e-6), mix)

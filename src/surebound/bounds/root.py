@@ -193,10 +193,13 @@ def tighten_layers(
             begin, end = end, end + network.width(k)
             enclosure.tighten(node, *(t[:, begin:end].reshape(enclosure.lower[node].shape) for t in known))
             low, high = enclosure.layer(k)
-        candidates = torch.nonzero(((low < 0) & (high > 0)).any(0)).flatten()
+        ambiguous = (low < 0) & (high > 0)
+        candidates = torch.nonzero(ambiguous.any(0)).flatten()
         tightened_low, tightened_high = bound_neurons(enclosure, node, candidates, bounding, check)
         low, high = low.clone(), high.clone()
-        low[:, candidates], high[:, candidates] = tightened_low, tightened_high
+        open_ = ambiguous[:, candidates]  # in this box: the result must not depend on the other boxes
+        low[:, candidates] = torch.where(open_, tightened_low, low[:, candidates])
+        high[:, candidates] = torch.where(open_, tightened_high, high[:, candidates])
         enclosure.tighten(
             node, low.reshape(-1, *network.nodes[node].shape), high.reshape(-1, *network.nodes[node].shape)
         )

@@ -61,7 +61,7 @@ def fixed_slope_dual(context: Context, batch: Bounding, lower_slope: Tensor) -> 
 
 
 def deepest_intercept(context: Context, lam: Tensor, open_: Tensor) -> Tensor:
-    """The fallback of SR and FSB: the largest intercept term b̄⊙[λ̄]₊ in the deepest layer that has one, else the first
+    """The fallback of SR: the largest intercept term b̄⊙[λ̄]₊ in the deepest layer that has one, else the first
     open neuron of the deepest layer with any. # (nodes,)"""
     term = torch.where(open_, context.relaxation.intercept * lam.clamp_min(0.0), 0.0)
     choice = torch.zeros(len(lam), dtype=torch.int64)

@@ -1,7 +1,6 @@
 """SR, smart ReLU branching (Bunel 2020): estimate from FastLin duals how a split would move the bound.
 
-With λ the coefficient on a neuron's output in the FastLin dual (λ = −λ̄), b the bias that feeds the neuron, and ā, b̄
-its upper line,
+With λ̄ of the FastLin dual, b the bias that feeds a neuron, and ā, b̄ its upper line,
 
     s = | max(0, λ̄ b) − ā λ̄ b − b̄ [λ̄]₊ |
 
@@ -23,7 +22,7 @@ def sensitivity(context: Context, lam: Tensor, *, worst: bool) -> Tensor:
 
 
 class SR:
-    """The largest score; where none exceeds `threshold`, the deepest layer's intercept (see `deepest_intercept`)."""
+    """The largest score; where it does not exceed `threshold` or lies in the first layer, `deepest_intercept`."""
 
     threshold = 1e-3
 
@@ -41,7 +40,7 @@ class SR:
     def choose(self, batch: Bounding) -> Tensor:
         score, lam = self._scored(batch)
         best, choice = score.max(1)
-        first = next((s for s in self.context.form.layers if s.stop > s.start), slice(0, 0))
-        weak = (best <= self.threshold) | ((choice < first.stop) & (len(self.context.form.layers) > 1))
+        layers = self.context.form.layers
+        weak = (best <= self.threshold) | ((choice < layers[0].stop) & (len(layers) > 1))
         fallback = deepest_intercept(self.context, lam, open_neurons(self.context, batch.nodes))
         return torch.where(weak, fallback, choice)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_models
 import pytest
 import torch
-from onnx import helper
+from onnx import TensorProto, helper
 
 import surebound
 from surebound.bounds.enclosure import Enclosure
@@ -101,3 +101,39 @@ def test_two_relus_on_one_tensor_are_not_counted_twice(tmp_path: Path) -> None:
     fails = write_property(tmp_path / "fails.vnnlib", lower=-10, upper=10, at_most=0)
     for branching in ("auto", "upb", "fsb", "sr", "input"):
         assert surebound.verify(path, fails, branching=branching, timeout=20).status == "sat"
+
+
+def test_inputs_beyond_all_measure_prove_nothing(tmp_path: Path) -> None:
+    """Every point is a counterexample, by a coefficient that underflows when rows are mixed."""
+    nodes = [
+        helper.make_node("Slice", ["x", "start", "end", "axis"], ["first"]),
+        helper.make_node("Relu", ["first"], ["y"]),
+    ]
+    constants = {"start": np.array([0]), "end": np.array([1]), "axis": np.array([1])}
+    path = onnx_models.save(tmp_path / "pick.onnx", nodes, (1, 2), constants=constants, output_shape=(1, 1))
+    box = surebound.Box(np.array([-1.0, 1e308]), np.array([1.0, 1.01e308]))
+    region = surebound.Region(
+        box=box,
+        on_output=np.array([[1e-20], [2e-20]]),
+        on_input=np.array([[0.0, -5e-324], [0.0, -5e-324]]),
+        constant=np.array([1e-16, 1e-16]),
+        strict=np.zeros(2, dtype=bool),
+    )
+    for branching in ("auto", "upb", "fsb", "sr", "input"):
+        verdict = surebound.verify(path, surebound.Property((region,), 2, 1), branching=branching, timeout=5)
+        assert verdict.status != "unsat"
+
+
+def test_a_float64_network_is_replayed_in_float64(tmp_path: Path) -> None:
+    """y = x + 1e-12 on [1, 2] stays above 1, which float32 cannot tell."""
+    nodes = [helper.make_node("Add", ["x", "c"], ["y"])]
+    path = onnx_models.save(
+        tmp_path / "double.onnx",
+        nodes,
+        (1, 1),
+        constants={"c": np.array([[1e-12]])},
+        output_shape=(1, 1),
+        dtype=TensorProto.DOUBLE,
+    )
+    above = write_property(tmp_path / "above.vnnlib", lower=1, upper=2, at_most=1.0)
+    assert surebound.verify(path, above, timeout=5).status == "unsat"

@@ -13,7 +13,7 @@ constants of the property may differ from the stored ones (by at most one relati
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,7 +206,7 @@ class Counterexample:
     """
 
     x: Vector  # (inputs,)
-    y: NDArray[np.float32]  # (outputs,)
+    y: NDArray[np.floating[Any]]  # (outputs,) float32, or float64 from a network written in float64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -182,7 +182,8 @@ def round_inward(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 def _round_or_fix(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     lower, upper = round_inward(box)
     thin = (lower > upper) & (box.lower <= box.upper)
-    centre = np.where(thin, box.lower / 2 + box.upper / 2, 0.0).astype(np.float32)
+    with np.errstate(over="ignore"):
+        centre = np.where(thin, box.lower / 2 + box.upper / 2, 0.0).astype(np.float32)
     return np.where(thin, centre, lower), np.where(thin, centre, upper)
 
 

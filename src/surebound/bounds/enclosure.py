@@ -38,8 +38,9 @@ class Enclosure:
     def __init__(self, network: Network, lower: Tensor, upper: Tensor) -> None:
         """`network` in float64; lower, upper: (boxes, *input_shape) float64."""
         self.network = network
-        self.lower: list[Tensor] = [lower]
-        self.upper: list[Tensor] = [upper]
+        known = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_propagate`
+        self.lower: list[Tensor] = [torch.where(known, lower, -torch.inf)]
+        self.upper: list[Tensor] = [torch.where(known, upper, torch.inf)]
         self.errors: dict[int, Tensor] = {}  # node -> E_v, (boxes, *shape)
         fans = [0] * len(network.nodes)
         for node in network.nodes:

@@ -62,12 +62,12 @@ class Replay:
         self._double = first.type == "tensor(double)"
         self._dims: list[int | None] = [d if isinstance(d, int) and d > 0 else None for d in first.shape]
 
-    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.floating[Any]]:
         """The network's outputs, flattened, for each row."""
         rows = np.ascontiguousarray(x, dtype=np.float64 if self._double else np.float32)
         chunks = [self._rows(rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)]
         with np.errstate(over="ignore"):
-            return np.concatenate(chunks).astype(np.float32)
+            return np.concatenate(chunks).astype(np.float64 if self._double else np.float32)
 
     def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         batch, rest = (self._dims[0], self._dims[1:]) if self._dims else (1, [])

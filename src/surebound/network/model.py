@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surebound.network.graph import Network
 
-Replay = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-"""(n, inputs) float32 -> (n, outputs) float32."""
+Replay = Callable[[NDArray[np.float32]], NDArray[np.floating[Any]]]
+"""(n, inputs) float32 -> (n, outputs) in the precision the network is written in."""
 
 
 @dataclass(frozen=True, eq=False)

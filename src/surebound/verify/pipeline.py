@@ -15,7 +15,7 @@ from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Specification
-from surebound.bounds.enclosure import Enclosure, U
+from surebound.bounds.enclosure import HUGE, Enclosure, U
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.graph_form import GraphForm
@@ -123,6 +123,8 @@ class _Verification:
             return Outcome(counterexample=found)
         if not all(len(region.constant) for region in regions):
             return Outcome(reason="a region without rows is violated everywhere, but no point of it could be replayed")
+        if any(max(np.abs(r.box.lower).max(), np.abs(r.box.upper).max()) >= HUGE for r in regions if r.box.lower.size):
+            return Outcome(reason=f"an input may be as large as {HUGE:g}, beyond which nothing is proved")
         if self.options.branching == "input":
             return self._bisect(regions)
         total = Outcome(proved=True, lower_bound=float("inf"))

@@ -11,13 +11,12 @@ folding.
 """
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
-from surebound.bounds.form import Activate, Pulled, Rows
+from surebound.bounds.form import Activate, Pulled, Rows, consecutive
 from surebound.network.graph import dot
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
@@ -70,10 +69,7 @@ class FoldedForm:
 
     @property
     def layers(self) -> tuple[slice, ...]:
-        ends = [0]
-        for block in self.blocks:
-            ends.append(ends[-1] + len(block.bias))
-        return tuple(slice(a, b) for a, b in pairwise(ends))
+        return consecutive(len(block.bias) for block in self.blocks)
 
     def magnitudes(self) -> Tensor:
         """X ≥ |column| over the box. # (columns,)"""
@@ -106,6 +102,16 @@ class FoldedForm:
             constant = constant + flat[:, fixed] @ point
             error = error + flat[:, fixed].abs() @ (enclosure.sum_error(len(point)) * point.abs() + slack)
         return Rows(out, constant, (error + passing) * SLACK + TINY)
+
+    def rows(self, on_output: Tensor, on_input: Tensor, constant: Tensor) -> Rows:
+        network = self.enclosure.network
+        start = {0: on_input.reshape(-1, *network.input_shape)}
+        at_output = on_output.reshape(-1, *network.output_shape)
+        start[network.output] = start[0] + at_output if network.output == 0 else at_output
+        folded = self.fold(start)
+        reach = [self.enclosure.magnitude(node).flatten() for node in (network.output, 0)]
+        given = on_output.abs() @ reach[0] + on_input.abs() @ reach[1] + constant.abs()
+        return Rows(folded.coefficients, folded.constant + constant, folded.error + 4 * U * given)
 
     def append(self, rows: Rows, index: Tensor, lower: Tensor, upper: Tensor) -> "FoldedForm":
         """The form with one more layer: `rows` are its ambiguous neurons `index`, with bounds lower and upper.

@@ -9,8 +9,9 @@ bound is
     min over the box of (−λ̄₀·x₀) − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k) + constant.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
@@ -59,6 +60,15 @@ class Pulled:
     error: Tensor  # (rows,)  what rounding may have done, zero in float32
 
 
+def consecutive(widths: Iterable[int]) -> tuple[slice, ...]:
+    """Where each of several groups sits, one after the other.
+
+    >>> consecutive([2, 3])
+    (slice(0, 2, None), slice(2, 5, None))
+    """
+    return tuple(slice(a, b) for a, b in pairwise(accumulate(widths, initial=0)))
+
+
 class Form(Protocol):
     """A network over one box, as affine maps between its relaxed neurons."""
 
@@ -103,6 +113,13 @@ class Form(Protocol):
 
     def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         """From inputs (rows, inputs) to (x̂ of every relaxed neuron, the columns that rows multiply)."""
+        ...
+
+    def rows(self, on_output: Tensor, on_input: Tensor, constant: Tensor) -> Rows:
+        """Linear functions of output and input, given by numbers that may each carry one rounding.
+
+        # (rows, outputs), (rows, network inputs), (rows,), float64
+        """
         ...
 
     def start_error(self, rows: Rows) -> Tensor:

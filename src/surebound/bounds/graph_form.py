@@ -5,13 +5,12 @@ memory. Rows come box by box: with B boxes and S rows each, row i belongs to box
 """
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from surebound.bounds.enclosure import SLACK, TINY, Enclosure
-from surebound.bounds.form import Activate, Pulled, Rows
+from surebound.bounds.form import Activate, Pulled, Rows, consecutive
 from surebound.network.graph import Network, dot
 from surebound.network.linear import size
 
@@ -48,10 +47,7 @@ class GraphForm:
 
     @property
     def layers(self) -> tuple[slice, ...]:
-        ends = [0]
-        for k in range(self.depth):
-            ends.append(ends[-1] + self.network.width(k))
-        return tuple(slice(a, b) for a, b in pairwise(ends))
+        return consecutive(self.network.width(k) for k in range(self.depth))
 
     @property
     def neurons(self) -> int:
@@ -77,13 +73,13 @@ class GraphForm:
         flat = bound.flatten(1).to(self.lower.dtype)
         return flat[0] if len(flat) == 1 else flat.repeat_interleave(self.per_box, 0)
 
-    def rows(self, on_target: Tensor, on_input: Tensor | None = None, constant: Tensor | None = None) -> Rows:
-        """Rows given by coefficients on the target and the input. # (rows, target), (rows, inputs), (rows,)"""
-        n = len(on_target)
+    def rows(self, on_output: Tensor, on_input: Tensor | None = None, constant: Tensor | None = None) -> Rows:
+        """Rows over the target (for properties, the output) and the input; what they round off is in `start_error`."""
+        n = len(on_output)
         if on_input is None:
-            on_input = on_target.new_zeros(n, self.inputs)
-        zero = on_target.new_zeros(n)
-        return Rows(torch.cat([on_target, on_input], dim=1), zero if constant is None else constant, zero)
+            on_input = on_output.new_zeros(n, self.inputs)
+        zero = on_output.new_zeros(n)
+        return Rows(torch.cat([on_output, on_input], dim=1), zero if constant is None else constant, zero)
 
     def start_error(self, rows: Rows) -> Tensor:
         """Per row and unit of weight: the rounding of mixing rows with weights. # (rows,)"""

@@ -13,7 +13,7 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Ascent, Duals, Nodes, Slopes, Specification, ascend, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
-from surebound.bounds.form import Form, Rows
+from surebound.bounds.form import Form, Rows, consecutive
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import Relaxation, relax
 from surebound.network.linear import size
@@ -185,14 +185,12 @@ def tighten_layers(
     `known` are sound bounds on all neurons, layer after layer, from a box around each. # (boxes, neurons) each
     """
     network = enclosure.network
-    end = 0
-    for k in range(len(network.layers)):
+    for k, where in enumerate(consecutive(network.width(k) for k in range(len(network.layers)))):
         node = network.before(k)
-        low, high = enclosure.layer(k)
+        enclosure.extend(node)
         if known is not None:
-            begin, end = end, end + network.width(k)
-            enclosure.tighten(node, *(t[:, begin:end].reshape(enclosure.lower[node].shape) for t in known))
-            low, high = enclosure.layer(k)
+            enclosure.tighten(node, *(t[:, where].reshape(enclosure.lower[node].shape) for t in known))
+        low, high = enclosure.layer(k)
         ambiguous = (low < 0) & (high > 0)
         candidates = torch.nonzero(ambiguous.any(0)).flatten()
         tightened_low, tightened_high = bound_neurons(enclosure, node, candidates, bounding, check)

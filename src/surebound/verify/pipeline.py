@@ -15,9 +15,8 @@ from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Specification
-from surebound.bounds.enclosure import HUGE, Enclosure, U
-from surebound.bounds.folded import FoldedForm
-from surebound.bounds.form import Form, Rows
+from surebound.bounds.enclosure import HUGE, Enclosure
+from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, tighten_layers
 from surebound.branching import CHOICES
@@ -180,13 +179,13 @@ class _Verification:
         if form is None:
             tighten_layers(first, coarse, self.clock.check)
             form = GraphForm.at(first, self.network.output)
-        subject = Subject(self.network, form, _specification(form, self.network.output, regions))
+        subject = Subject(self.network, form, _specification(form, regions))
         open_ = self._open(subject)
         regions = [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
         if folded and regions and self.options.layers.ascent is not None:
             fine = fold_network(self._enclosure(box), self.options.layers, self.clock.check, known=first, limit=limit)
             if fine is not None:
-                return Subject(self.network, fine, _specification(fine, self.network.output, regions)), regions
+                return Subject(self.network, fine, _specification(fine, regions)), regions
         return subject.only(open_), regions
 
     def _open(self, subject: Subject) -> Tensor:
@@ -234,27 +233,15 @@ class _Verification:
         return try_points
 
 
-def _specification(form: Form, output: int, regions: Sequence[Region]) -> Specification:
+def _specification(form: Form, regions: Sequence[Region]) -> Specification:
     """The regions' rows over the form's columns."""
-    on_output = torch.from_numpy(np.concatenate([r.on_output for r in regions]))
     zero = np.zeros_like(regions[0].box.lower)[None]
-    on_input = torch.from_numpy(
-        np.concatenate([zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions])
+    on_input = [zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions]
+    rows = form.rows(
+        torch.from_numpy(np.concatenate([r.on_output for r in regions])),
+        torch.from_numpy(np.concatenate(on_input)),
+        torch.from_numpy(np.concatenate([r.constant for r in regions])),
     )
-    constant = torch.from_numpy(np.concatenate([r.constant for r in regions]))
-    if isinstance(form, FoldedForm):
-        shapes = [form.enclosure.network.nodes[n].shape for n in (output, 0)]
-        start = {0: on_input.reshape(-1, *shapes[1])}
-        at_output = on_output.reshape(-1, *shapes[0])
-        start[output] = start[output] + at_output if output in start else at_output
-        folded = form.fold(start)
-        reach = [form.enclosure.magnitude(n).flatten() for n in (output, 0)]
-        stored = on_output.abs() @ reach[0] + on_input.abs() @ reach[1] + constant.abs()  # rounded from exact decimals
-        rows = Rows(folded.coefficients, folded.constant + constant, folded.error + 4 * U * stored)
-    elif isinstance(form, GraphForm):
-        rows = form.rows(on_output, on_input, constant)
-    else:
-        raise UsageError(f"unknown form {type(form).__name__}")
     starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
     return Specification(rows, tuple(starts.tolist()), form.start_error(rows))
 

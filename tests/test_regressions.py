@@ -137,3 +137,21 @@ def test_a_float64_network_is_replayed_in_float64(tmp_path: Path) -> None:
     )
     above = write_property(tmp_path / "above.vnnlib", lower=1, upper=2, at_most=1.0)
     assert surebound.verify(path, above, timeout=5).status == "unsat"
+
+
+def test_a_counterexample_repeats_decimals_that_float64_cannot_hold(tmp_path: Path) -> None:
+    """An input fixed to a decimal must be that decimal in the answer, though no float32 and no float64 is."""
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    constants = {"w": np.float32([[1, 1]])}
+    path = onnx_models.save(tmp_path / "sum.onnx", nodes, (1, 2), constants=constants, output_shape=(1, 1))
+    fixed = "0.21771757800849847"
+    problem = tmp_path / "fixed.vnnlib"
+    problem.write_text(
+        "(declare-const X_0 Real)\n(declare-const X_1 Real)\n(declare-const Y_0 Real)\n"
+        f"(assert (>= X_0 {fixed}))\n(assert (<= X_0 {fixed}))\n"
+        "(assert (>= X_1 0.0))\n(assert (<= X_1 1.0))\n(assert (>= Y_0 0.5))\n"
+    )
+    verdict = surebound.verify(path, problem, timeout=20)
+    assert verdict.status == "sat"
+    assert verdict.counterexample is not None
+    assert repr(float(verdict.counterexample.x[0])) == fixed

@@ -29,12 +29,16 @@ Status = Literal["unsat", "sat", "unknown", "timeout"]
 class Box:
     """The inputs x with lower <= x <= upper, flattened in C order.
 
+    An exact end that float64 cannot hold is rounded outward. Where that makes two neighbours of a single number,
+    `written` has the float64 nearest to it, which prints as it was written; elsewhere it is any number in between.
+
     >>> Box(np.zeros(2), np.ones(2)).lower.shape
     (2,)
     """
 
     lower: Vector  # (inputs,)
     upper: Vector  # (inputs,)
+    written: Vector | None = None  # (inputs,)
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
@@ -45,6 +49,12 @@ class Box:
             )
         if not (np.isfinite(self.lower).all() and np.isfinite(self.upper).all()):
             raise PropertyError("a box needs finite bounds on every input")
+
+    @property
+    def middle(self) -> Vector:
+        """A point of the box."""
+        middle = np.clip(self.lower / 2 + self.upper / 2, self.lower, self.upper)
+        return middle if self.written is None else np.clip(self.written, self.lower, self.upper)
 
     @property
     def empty(self) -> bool:

@@ -157,10 +157,10 @@ class _Boxes:
         key = tuple(changes)
         if key not in self.made:
             _check_numbers((len(self.made) + 1) * 2 * self.inputs)
-            self.made[key] = self._make(key)
+            self.made[key] = self._make(key, own)
         return self.made[key]
 
-    def _make(self, changes: tuple[tuple[int, float, float], ...]) -> Box:
+    def _make(self, changes: tuple[tuple[int, float, float], ...], own: Bounds) -> Box:
         lower, upper = self.lower.copy(), self.upper.copy()
         for i, low, high in changes:
             lower[i], upper[i] = low, high
@@ -169,7 +169,11 @@ class _Boxes:
             i = int(np.argmax(unbounded))
             side = "upper" if np.isfinite(lower[i]) else "lower"
             raise PropertyError(f"expected two bounds on every input, but {self.name(i)} has no {side} bound")
-        return Box(lower, upper)
+        written = lower / 2 + upper / 2
+        for i in np.flatnonzero((lower < upper) & (np.nextafter(lower, np.inf) >= upper)).tolist():
+            exact = own.lower[i] if i in own.lower else self.common.lower[i]
+            written[i] = float(exact[1])
+        return Box(lower, upper, written)
 
 
 def to_property(query: Query, *, source: str) -> Property:

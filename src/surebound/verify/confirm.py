@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from surebound.attacks.objective import round_inward
 from surebound.bounds.enclosure import enclose, gamma
@@ -28,21 +29,26 @@ class Confirm:
             y = self._replay(x.astype(np.float32)[None])[0].reshape(-1)
             if not region.holds(x, y.astype(np.float64)):
                 continue
-            if thin.any() and not self._holds_exactly(x, region):
+            if thin.any() and not self._holds_exactly(x, thin, region):
                 continue
             return Counterexample(x, y)
         return None
 
-    def _holds_exactly(self, x: Vector, region: Region) -> bool:
-        """Whether x violates the property in real arithmetic, by rigorous intervals at the point."""
-        point = torch.from_numpy(x).reshape(1, *self._network.input_shape)
-        enclosure = enclose(self._network, point, point)
+    def _holds_exactly(self, x: Vector, thin: NDArray[np.bool_], region: Region) -> bool:
+        """Whether x violates the property in real arithmetic, whatever it is exactly in the thin intervals."""
+        ends = (np.where(thin, end, x) for end in (region.box.lower, region.box.upper))
+        lower, upper = (torch.from_numpy(end).reshape(1, *self._network.input_shape) for end in ends)
+        enclosure = enclose(self._network, lower, upper)
         low, high = (t[self._network.output].flatten().numpy() for t in (enclosure.lower, enclosure.upper))
         corners = np.where(region.on_output > 0, high, low)
         worst = (region.on_output * corners).sum(1) + region.constant
         scale = np.abs(region.on_output * corners).sum(1) + np.abs(region.constant)
         if region.on_input is not None:
-            worst = worst + region.on_input @ x
+            worst = (
+                worst
+                + region.on_input @ x
+                + np.abs(region.on_input) @ np.where(thin, region.box.upper - region.box.lower, 0)
+            )
             scale = scale + np.abs(region.on_input) @ np.abs(x)
         terms = sum(m.shape[1] for m in (region.on_output, region.on_input) if m is not None) + 4
         return bool((worst + 2 * gamma(terms) * scale < 0).all())
@@ -52,5 +58,4 @@ def _into_box(point: Vector, region: Region) -> Vector:
     """The nearest float32 point of the box; where an interval holds no float32, its float64 midpoint."""
     lower, upper = (t.astype(np.float64) for t in round_inward(region.box))
     inside = np.clip(np.clip(point, lower, upper).astype(np.float32).astype(np.float64), lower, upper)
-    middle = np.clip((region.box.lower + region.box.upper) / 2, region.box.lower, region.box.upper)
-    return np.where(lower <= upper, inside, middle)
+    return np.where(lower <= upper, inside, region.box.middle)

@@ -76,8 +76,8 @@ def _fixed_slopes(form: Form, name: str) -> Tensor:
 def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool) -> tuple[Tensor, Tensor]:
     """α for each row, found in float32, and which rows are worth a sound evaluation. # (rows, neurons), (rows,) bool
 
-    With `signs` the rows are pairs of a row and its negative, far apart by half, and what counts is whether either is
-    positive.
+    With `signs`, row i + n/2 is the negative of row i (see `Rows.both_signs`), and a pair is settled once either of the
+    two has a positive bound: then it is not improved, and the other row is not worth an evaluation.
     """
     n = len(rows)
     fast, thin = form.to(torch.float32), rows.to(torch.float32)

@@ -41,6 +41,12 @@ def _tuple(value: Any, axes: int) -> Shape:
     return (int(value),) * axes if isinstance(value, int) else tuple(int(v) for v in value)
 
 
+def _window(kernel: Any, stride: Any, padding: Any, axes: int) -> tuple[Shape, Shape, list[tuple[int, int]]]:
+    """A pool's kernel, steps (the kernel itself if there is no stride) and pads, one entry for each axis."""
+    size = _tuple(kernel, axes)
+    return size, _tuple(stride, axes) if stride else size, [(p, p) for p in _tuple(padding, axes)]
+
+
 # ---- functions
 
 
@@ -210,9 +216,7 @@ def max_pool(axes: int) -> Callable[..., Data]:
     ) -> Data:
         if return_indices:
             raise UnsupportedOpError("a pool that returns indices is not supported; expected return_indices=False")
-        kernel = _tuple(kernel_size, axes)
-        pads = [(p, p) for p in _tuple(padding, axes)]
-        steps = _tuple(stride, axes) if stride else kernel
+        kernel, steps, pads = _window(kernel_size, stride, padding, axes)
         return a.max_pool(input, kernel, steps, pads, _tuple(dilation, axes), ceil_mode)
 
     return handler
@@ -231,9 +235,7 @@ def average_pool(axes: int) -> Callable[..., Data]:
     ) -> Data:
         if divisor_override is not None:
             raise UnsupportedOpError("a pool with its own divisor is not supported; expected divisor_override=None")
-        kernel = _tuple(kernel_size, axes)
-        pads = [(p, p) for p in _tuple(padding, axes)]
-        steps = _tuple(stride, axes) if stride else kernel
+        kernel, steps, pads = _window(kernel_size, stride, padding, axes)
         return a.average_pool(input, kernel, steps, pads, (1,) * axes, ceil_mode, count_include_pad)
 
     return handler

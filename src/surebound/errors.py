@@ -6,6 +6,7 @@
     ├── NetworkError            a network that cannot be loaded
     │   └── UnsupportedOpError  an operation outside the supported set
     ├── PropertyError           a property that cannot be read or does not fit the network
+    ├── TrainingError           a training run that cannot go on
     └── ResourceError           memory or disk ran out in a way that could not be avoided
 
 Each message is one sentence that names the thing, what it got and what was expected. The command line prints it and
@@ -35,6 +36,10 @@ class UnsupportedOpError(NetworkError):
 
 class PropertyError(SureboundError):
     """A property that cannot be read or does not fit the network."""
+
+
+class TrainingError(SureboundError):
+    """A training run that cannot go on."""
 
 
 class ResourceError(SureboundError):

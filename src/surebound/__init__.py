@@ -1,4 +1,4 @@
-"""surebound proves that a ReLU network keeps a promise, or finds an input that breaks it.
+"""surebound trains networks whose robustness can be proved, and proves it, or finds an input that breaks it.
 
 model = surebound.load("net.onnx")
 verdict = surebound.verify(model, surebound.Robustness(x, label=3, eps="2/255"), timeout=60)
@@ -14,7 +14,7 @@ from surebound.errors import SureboundError
 from surebound.problem import Box, Counterexample, Property, Region, Robustness, Verdict
 
 if TYPE_CHECKING:
-    from surebound.api import bounds, load, verify
+    from surebound.api import bounds, load, train, verify
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "__version__",
     "bounds",
     "load",
+    "train",
     "verify",
 ]
 
@@ -40,7 +41,7 @@ class _Room(ModuleType):
         return getattr(api, self.__name__.rpartition(".")[2])(*args, **options)
 
 
-for _name in ("bounds", "load", "verify"):
+for _name in ("bounds", "load", "train", "verify"):
     _room, _function = import_module(f"surebound.{_name}"), getattr(api, _name)
     _room.__class__ = _Room
     _room.__dict__.update(__doc__=_function.__doc__, __signature__=inspect.signature(_function))

@@ -1,7 +1,9 @@
-"""The Python interface: `load`, `verify`, `bounds`. Heavy imports happen inside the calls, so `import surebound` is
-quick.
+"""The Python interface: `load`, `verify`, `bounds`, `train`.
+
+Heavy imports happen inside the calls, so `import surebound` is quick.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from surebound.bounds.result import LayerBounds
+    from surebound.data.dataset import Dataset
     from surebound.network.model import Model
+    from surebound.train.config import TrainConfig
+    from surebound.train.loop import OnProgress as OnTrainProgress
+    from surebound.train.run import TrainResult
     from surebound.verify.progress import OnProgress
 
 
@@ -106,3 +112,46 @@ def bounds(
     if ends[0].shape != ends[1].shape or bool((ends[0] > ends[1]).any()):
         raise UsageError("a box needs lower and upper ends of one shape, with lower nowhere above upper")
     return BOUNDS[method](model.network, ends[0], ends[1])
+
+
+def train(
+    config: "TrainConfig | str | Path",
+    *,
+    out: str | Path,
+    settings: Sequence[str] = (),
+    dataset: "Dataset | None" = None,
+    module: "nn.Sequential | None" = None,
+    data_dir: str | Path | None = None,
+    resume: bool = False,
+    on_progress: "OnTrainProgress | None" = None,
+) -> "TrainResult":
+    """Train a network whose robustness can be proved, and write it to a folder.
+
+    Args:
+        config: the name of a preset, the path of a TOML file (ending in .toml), or a `TrainConfig`.
+        out: the folder to write; see `surebound.train.folder` for what is in it.
+        settings: changes to a preset or file, each ``key=value``, such as ``"schedule.epochs=3"``.
+        dataset: images of your own (`surebound.data.own.dataset_from_tensors`) instead of the configuration's.
+        module: a network of your own instead of the configuration's: a Sequential of Conv2d, Linear, BatchNorm and ReLU
+            on pixels in [0, 1]. It is trained in place.
+        data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
+        resume: go on with the run in `out` from its last checkpoint, or start it if there is none.
+        on_progress: called after every step with a `surebound.train.loop.TrainProgress`.
+    """
+    from surebound.train.config import TrainConfig, read_config
+    from surebound.train.run import run
+
+    if isinstance(config, TrainConfig):
+        if settings:
+            raise UsageError("settings change a preset or a file; expected none beside a TrainConfig")
+    else:
+        config = read_config(config, settings)
+    return run(
+        config,
+        Path(out),
+        dataset=dataset,
+        module=module,
+        data_dir=None if data_dir is None else Path(data_dir),
+        resume=resume,
+        on_progress=on_progress,
+    )

@@ -12,5 +12,7 @@ COMMANDS: "Registry[Command]" = Registry(
     {
         "verify": "surebound.cli.verify:COMMAND",
         "inspect": "surebound.cli.inspect:COMMAND",
+        "train": "surebound.cli.train:COMMAND",
+        "attack": "surebound.cli.attack:COMMAND",
     },
 )

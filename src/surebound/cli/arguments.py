@@ -1,14 +1,17 @@
 """Argument types, input files and output files that several commands share."""
 
 import os
+import re
 import tempfile
 from argparse import ArgumentTypeError
+from fractions import Fraction
 from pathlib import Path
 
 from surebound.errors import MissingFileError, NetworkError, PropertyError, UsageError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MOST_THREADS = 1024
+_NUMBER = r"\d{1,30}(?:\.\d{0,30})?(?:[eE]-?\d{1,2})?|\.\d{1,30}(?:[eE]-?\d{1,2})?"
 
 
 def positive_seconds(text: str) -> float:
@@ -36,6 +39,56 @@ def seed(text: str) -> int:
     if not 0 <= value < 2**63:
         raise ArgumentTypeError(f"expected a whole number from 0 to 2**63 - 1, got '{text}'")
     return value
+
+
+def eps(text: str) -> Fraction:
+    """A radius from 0 to 1, taken exactly.
+
+    >>> eps("2/255"), eps("0.1"), eps("1e-3")
+    (Fraction(2, 255), Fraction(1, 10), Fraction(1, 1000))
+    """
+    value = Fraction(-1)
+    if match := re.fullmatch(rf"({_NUMBER})(?:/({_NUMBER}))?", text, re.ASCII):
+        divisor = Fraction(match[2] or 1)
+        value = Fraction(match[1]) / divisor if divisor else value
+    if not 0 <= value <= 1:
+        raise ArgumentTypeError(f"expected a number from 0 to 1, such as 0.1 or 2/255, got '{text}'")
+    return value
+
+
+def eps_text(value: Fraction) -> str:
+    """A radius as people write it: exact, and accepted by `eps`.
+
+    >>> eps_text(Fraction(1, 10)), eps_text(Fraction(1, 85)), eps_text(Fraction(1, 3)), eps_text(Fraction(1))
+    ('0.1', '3/255', '1/3', '1')
+    """
+    decimal = f"{float(value):.12g}"
+    if Fraction(decimal) == value:
+        return decimal
+    steps = 255 * value
+    return f"{steps}/255" if steps.denominator == 1 else str(value)
+
+
+def count(text: str) -> int:
+    """A whole number above zero."""
+    value = _digits(text)
+    if not 1 <= value <= 10**9:
+        raise ArgumentTypeError(f"expected a whole number from 1 up, got '{text}'")
+    return value
+
+
+def indices(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between, none twice.
+
+    >>> indices("0,5,7")
+    (0, 5, 7)
+    """
+    values = tuple(_digits(part) for part in text.split(","))
+    if min(values) < 0 or max(values) >= 10**9:
+        raise ArgumentTypeError(f"expected whole numbers with commas between, such as 0,5,7, got '{text}'")
+    if len(set(values)) < len(values):
+        raise ArgumentTypeError(f"expected each image once, got '{text}'")
+    return values
 
 
 def _digits(text: str) -> int:

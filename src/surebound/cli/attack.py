@@ -1,0 +1,147 @@
+"""`surebound attack MODEL --dataset NAME --eps 2/255`: standard accuracy, and accuracy under attack."""
+
+import json
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from surebound.attacks import ATTACKS
+from surebound.cli.arguments import count, eps_text, output_files, seed, write_whole
+from surebound.cli.command import Command
+from surebound.cli.display import StatusLine
+from surebound.cli.model import add_images, check_fits, check_model, choose_images, set_threads
+from surebound.errors import UsageError
+
+if TYPE_CHECKING:
+    from surebound.attacks.images import ImageAttack
+
+INTERRUPTED = 130
+
+
+def _configure(parser: ArgumentParser) -> None:
+    add_images(parser)
+    parser.add_argument("--method", choices=tuple(ATTACKS), default="pgd", help="the attack (default pgd)")
+    parser.add_argument("--steps", type=count, default=20, metavar="N", help="of each restart (default 20)")
+    parser.add_argument("--restarts", type=count, default=3, metavar="N", help="for each class (default 3)")
+    parser.add_argument(
+        "--targets", type=count, default=2, metavar="N", help="how many of the nearest classes to try (default 2)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the random starting points (default 0)")
+    parser.add_argument("--json", metavar="FILE", help="write accuracies, counts and the images attacked as JSON")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _run(args: Namespace) -> int:
+    begin = time.monotonic()
+    file = check_model(args.model)
+    files = output_files(keep=(file,), json=args.json)
+    watch = _Watch(quiet=args.quiet)
+    interrupted = False
+    try:
+        _attack(args, str(file), watch)
+    except KeyboardInterrupt:
+        if watch.last is None:
+            raise
+        interrupted = True
+    finally:
+        watch.done()
+    assert watch.last is not None  # there is always an image
+    record = _record(args, watch.last, watch.indices, time.monotonic() - begin, interrupted)
+    failed = None
+    try:
+        for path in files.values():
+            write_whole(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
+    except UsageError as error:  # the accuracies go out first
+        failed = error
+    _report(record)
+    if failed is not None:
+        raise failed
+    if interrupted and sys.stderr is not None:
+        print(f"surebound: interrupted after {len(watch.last)} of {len(watch.indices)} images", file=sys.stderr)
+    return INTERRUPTED if interrupted else 0
+
+
+class _Watch:
+    """Shows how far an attack is, and keeps what is known."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.last: ImageAttack | None = None
+        self.indices: Sequence[int] = ()
+        self._line = StatusLine(quiet=quiet)
+        self.done = self._line.done
+
+    def __call__(self, result: "ImageAttack") -> None:
+        self.last = result
+        done, correct, robust = len(result), int(result.correct.sum()), int(result.robust.sum())
+        text = f"{done:,} of {len(self.indices):,} images  standard {correct / done:.1%}  robust {robust / done:.1%}"
+        self._line.show(done / len(self.indices), text)
+
+
+def _attack(args: Namespace, file: str, watch: _Watch) -> None:
+    from surebound.data import load_dataset
+
+    dataset = load_dataset(args.dataset, args.data_dir)
+    watch.indices = choose_images(dataset, args.first, args.indices)
+    set_threads(args.threads)
+
+    from surebound.api import load
+    from surebound.attacks.images import attack_images
+
+    model = load(file)
+    check_fits(model, dataset)
+    x, y = dataset.test.take(watch.indices)
+    attack_images(
+        model,
+        x,
+        y,
+        eps=args.eps,
+        method=args.method,
+        steps=args.steps,
+        restarts=args.restarts,
+        targets=args.targets,
+        seed=args.seed,
+        on_progress=watch,
+    )
+
+
+def _record(
+    args: Namespace, result: "ImageAttack", indices: Sequence[int], seconds: float, interrupted: bool
+) -> dict[str, Any]:
+    """The contract's JSON."""
+    from surebound import __version__
+
+    images = len(result)
+    return {
+        "standard": int(result.correct.sum()) / images,
+        "robust": int(result.robust.sum()) / images,
+        "images": images,
+        "correct": int(result.correct.sum()),
+        "attacked": [int(index) for index, found in zip(indices, result.found, strict=False) if found],
+        "dataset": args.dataset,
+        "method": args.method,
+        "steps": args.steps,
+        "restarts": args.restarts,
+        "targets": args.targets,
+        "eps": eps_text(args.eps),
+        "seed": args.seed,
+        "seconds": round(seconds, 6),
+        "interrupted": interrupted,
+        "version": __version__,
+    }
+
+
+def _report(record: dict[str, Any]) -> None:
+    images, correct = record["images"], record["correct"]
+    standard, robust = (f"{100 * record[key]:.1f}" for key in ("standard", "robust"))
+    wide = max(len(standard), len(robust))
+    print(f"standard  {standard:>{wide}} %  ({correct} of {images})")
+    kept = correct - len(record["attacked"])
+    print(f"robust    {robust:>{wide}} %  ({kept} of {images}, {record['method']}, eps {record['eps']})")
+    print(f"seconds   {record['seconds']:.1f}", flush=True)
+
+
+COMMAND = Command(
+    "measure a network's accuracy on test images, as they are and under an attack on each", _configure, _run
+)

@@ -1,0 +1,83 @@
+"""What commands that run a MODEL on a data set share."""
+
+import os
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from surebound.cli.arguments import check_network, count, eps, indices, thread_count
+from surebound.errors import MissingFileError, NetworkError, UsageError
+
+if TYPE_CHECKING:
+    from surebound.data.dataset import Dataset
+    from surebound.network.model import Model
+
+FILE = "model.onnx"  # of a training output folder
+
+
+def add_images(parser: ArgumentParser) -> None:
+    """The arguments that say which network, which images and how far around them."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or the output folder of a training run")
+    parser.add_argument("--dataset", required=True, metavar="NAME", help="cifar10, mnist, digits, or a folder")
+    parser.add_argument("--eps", required=True, type=eps, metavar="E", help="the radius, such as 2/255 or 0.1")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--first", type=count, metavar="N", help="the first N test images (default: all)")
+    which.add_argument("--indices", type=indices, metavar="A,B,C", help="these test images, counted from 0")
+    parser.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $SUREBOUND_DATA)")
+    parser.add_argument(
+        "--threads", type=thread_count, metavar="N", help="processor threads (default: OMP_NUM_THREADS, or all)"
+    )
+
+
+def check_model(path: str) -> Path:
+    """The ONNX file that MODEL stands for, after the checks that need no slow imports."""
+    if os.path.isdir(path):
+        file = os.path.join(path, FILE)
+        if not os.path.exists(file):
+            raise MissingFileError(
+                f"the folder '{path}' has no {FILE}; expected an ONNX file, or the folder of a training run that ended"
+            )
+        return check_network(file)
+    return check_network(path)
+
+
+def set_threads(threads: int | None) -> None:
+    """Let torch use so many threads, or as many as the environment says, or all."""
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        threads = len(os.sched_getaffinity(0))
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def choose_images(dataset: "Dataset", first: int | None, chosen: Sequence[int] | None) -> Sequence[int]:
+    """The indices of the test images that were asked for."""
+    there = len(dataset.test)
+    if first is not None and first > there:
+        raise UsageError(f"--first {first}: '{dataset.name}' has {there} test images; expected at most that many")
+    if chosen is not None and max(chosen) >= there:
+        raise UsageError(
+            f"--indices: image {max(chosen)} of '{dataset.name}', which has {there} test images; "
+            f"expected indices from 0 to {there - 1}"
+        )
+    return range(there if first is None else first) if chosen is None else chosen
+
+
+def check_fits(model: "Model", dataset: "Dataset") -> None:
+    """Raise NetworkError unless the network takes the data set's images and has an output for each class."""
+    network = model.network
+    given, wanted = (tuple(n for n in shape if n != 1) for shape in (network.input_shape, dataset.shape))
+    flat = len(given) <= 1 and network.inputs == dataset.train.pixels[0].numel()
+    if (given != wanted and not flat) or network.outputs != len(dataset.classes):
+        raise NetworkError(
+            f"the network '{model.source}' has inputs of shape {_shape(network.input_shape)} and {network.outputs} "
+            f"outputs; expected {_shape(dataset.shape)} and {len(dataset.classes)} for the images of '{dataset.name}'"
+        )
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,113 @@
+"""`surebound train --preset NAME --out DIR`: train a network; torchrun starts several processes of it.
+
+surebound train --preset mnist-0.1-ibp-r-cpu --out runs/mnist
+torchrun --nproc-per-node 2 -m surebound train --preset mnist-0.1-ibp-r-cpu --out runs/mnist
+"""
+
+import os
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from surebound.cli.arguments import thread_count
+from surebound.cli.command import Command
+from surebound.cli.display import StatusLine
+from surebound.errors import UsageError
+
+if TYPE_CHECKING:
+    from surebound.train.loop import TrainProgress
+    from surebound.train.validate import Validation
+
+
+def _configure(parser: ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--preset", metavar="NAME", help="a configuration that comes with surebound (see --list)")
+    source.add_argument("--config", metavar="FILE.toml", help="a configuration of your own")
+    source.add_argument("--list", action="store_true", help="list the presets and exit")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change one setting, such as schedule.epochs=3; may be repeated",
+    )
+    parser.add_argument("--out", metavar="DIR", help="the folder to write: network, weights, metrics, curves")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, from its last checkpoint")
+    parser.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $SUREBOUND_DATA)")
+    parser.add_argument("--threads", type=thread_count, metavar="N", help="processor threads")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _run(args: Namespace) -> int:
+    from surebound.train.config import presets, read_config
+
+    if args.list:
+        print("\n".join(presets()))
+        return 0
+    if args.out is None:
+        raise UsageError("train needs --out, the folder to write")
+    source = args.preset if args.preset is not None else None if args.config is None else Path(args.config)
+    if source is None:
+        if not args.resume:
+            raise UsageError("train needs --preset NAME or --config FILE.toml ('surebound train --list' shows presets)")
+        source = Path(args.out) / "config.toml"
+    config = read_config(source, args.set)
+    if args.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    import torch
+
+    from surebound.train.run import run
+
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    main = int(os.environ.get("RANK", "0")) == 0
+    status = StatusLine(quiet=args.quiet or not main)
+    try:
+        result = run(
+            config,
+            Path(args.out),
+            data_dir=None if args.data_dir is None else Path(args.data_dir),
+            resume=args.resume,
+            on_progress=lambda progress: status.show(progress.step / progress.steps, _describe(progress)),
+        )
+    finally:
+        status.done()
+    if main:
+        if result.validation is not None:
+            print(_accuracies(result.validation, config.eps))
+        print(f"wrote {args.out} in {result.seconds:.0f} s")
+    return 0
+
+
+def _describe(progress: "TrainProgress") -> str:
+    text = (
+        f"epoch {progress.epoch}/{progress.epochs}  loss {progress.loss:.4g}  "
+        f"{progress.rate:.0f} images/s  {_duration(progress.remaining)} left"
+    )
+    found = progress.validation
+    if found is not None:
+        text += f"  std {found.standard:.1%} pgd {found.pgd:.1%} ibp {found.ibp:.1%}"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(59.0), _duration(61.0), _duration(7200.0)
+    ('59 s', '1 min 01 s', '2 h 00 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _accuracies(found: "Validation", eps: object) -> str:
+    return (
+        f"standard {found.standard:.2%}, under PGD {found.pgd:.2%}, by intervals {found.ibp:.2%} "
+        f"({found.images} test images, eps {eps})"
+    )
+
+
+COMMAND = Command("train a network whose robustness can be proved", _configure, _run)

@@ -1,0 +1,40 @@
+"""Writing files so that a run that dies leaves the old ones whole."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from surebound.errors import UsageError
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A path beside `path` to write to; what is written there takes the place of `path` when the block ends well.
+
+    At every moment `path` is the old file or the whole new one, also after a power cut. The name in between is always
+    the same, so that a run that is killed again and again leaves at most one remnant.
+    """
+    path = Path(path).resolve()  # through a link, not in its place
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        try:
+            yield partial
+            _flush(partial)
+            os.replace(partial, path)
+            _flush(path.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"cannot write '{path}' ({reason}); expected a file name in a folder with room") from error
+
+
+def _flush(path: Path) -> None:
+    """Have what was written to a file, or the names in a folder, put on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,162 @@
+"""The output folder of a run.
+
+config.toml              the whole configuration, defaults included
+metrics.jsonl            one JSON object per line: {"kind": "epoch", …} and {"kind": "validation", …}
+checkpoint.safetensors   all that is needed to go on; written atomically
+weights.safetensors      at the end: the weights
+model.onnx               at the end: the network, checked against onnxruntime
+curves.png               at the end: the metrics as curves
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from surebound.config import dump, read_toml, to_table
+from surebound.errors import UsageError
+from surebound.network.op import Shape
+from surebound.train.checkpoint import Checkpoint, restore_weights, save_weights
+from surebound.train.checkpoint import load as load_checkpoint
+from surebound.train.checkpoint import save as save_checkpoint
+from surebound.train.config import TrainConfig
+from surebound.train.validate import Validation
+
+
+@final
+class Folder:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, path: Path, config: TrainConfig) -> None:
+        self.path = path
+        self._config = config
+        self._board: Any = None
+
+    def begin(self) -> None:
+        """Make the folder, which must hold no run yet."""
+        if (self.path / "config.toml").exists():
+            raise UsageError(f"'{self.path}' already holds a run; expected a new folder, or --resume to go on with it")
+        self._make()
+        (self.path / "metrics.jsonl").write_text("")
+        (self.path / "config.toml").write_text(dump(self._config))
+
+    def reopen(self) -> None:
+        """Check that the folder holds this very run, or begin it."""
+        written = self.path / "config.toml"
+        if not written.exists():
+            self.begin()
+            return
+        differing = differences(read_toml(written), to_table(self._config))
+        if differing := [name for name in differing if not name.startswith("run.")]:
+            raise UsageError(
+                f"'{self.path}' holds a run with another configuration (it differs in {', '.join(differing)}); "
+                "expected the same one to resume"
+            )
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the folder '{self.path}': {error.strerror}") from error
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """Append a line to the metrics."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        if self._config.run.tensorboard:
+            self._show(record)
+
+    def records(self) -> list[dict[str, Any]]:
+        """All lines of the metrics; a last one that was cut short by a kill does not count."""
+        found = []
+        for line in (self.path / "metrics.jsonl").read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return found
+
+    def rewind(self, step: int) -> Validation | None:
+        """Drop what was written after a step, which will be written again; the last validation that stays."""
+        kept = [r for r in self.records() if r["step"] <= step]
+        path = self.path / "metrics.jsonl"
+        fresh = path.with_suffix(".tmp")
+        fresh.write_text("".join(json.dumps(r) + "\n" for r in kept))
+        os.replace(fresh, path)
+        last = [r for r in kept if r["kind"] == "validation"]
+        if not last:
+            return None
+        values = {k: v for k, v in last[-1].items() if k in Validation.__dataclass_fields__}
+        return Validation(**values | {"ambiguous": tuple(values["ambiguous"])})
+
+    def save(
+        self, module: nn.Module, optimiser: torch.optim.Optimizer, *, step: int, stage: int, tally: Mapping[str, Any]
+    ) -> None:
+        """Write the checkpoint after a number of steps."""
+        state = Checkpoint(
+            weights=dict(module.state_dict()),
+            optimiser=optimiser.state_dict(),
+            step=step,
+            stage=stage,
+            meta={"tally": dict(tally)},
+        )
+        save_checkpoint(self.path / "checkpoint.safetensors", state)
+
+    def restore(self, module: nn.Module) -> Checkpoint | None:
+        """Put the checkpoint's weights into the module; the rest of it, or None if the run wrote none yet."""
+        path = self.path / "checkpoint.safetensors"
+        if not path.exists():
+            return None
+        found = load_checkpoint(path)
+        restore_weights(module, found.weights, source=f"'{path}'")
+        return found
+
+    def finish(self, module: nn.Sequential, in_shape: Shape) -> None:
+        """Write what others read: weights, network and curves."""
+        from surebound.train.curves import draw_curves
+        from surebound.train.export import export_onnx
+
+        save_weights(self.path / "weights.safetensors", module)
+        export_onnx(module, in_shape, self.path / "model.onnx")
+        draw_curves(self.records(), self.path / "curves.png")
+        if self._board is not None:
+            self._board.close()
+
+    def _show(self, record: Mapping[str, Any]) -> None:
+        """The same numbers for TensorBoard."""
+        if self._board is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise UsageError("run.tensorboard needs the package tensorboard: pip install tensorboard") from error
+            self._board = SummaryWriter(str(self.path / "tensorboard"))
+        for name, value in _scalars(record, str(record["kind"])):
+            self._board.add_scalar(name, value, record["step"])
+
+
+def _scalars(value: Any, name: str) -> list[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        return [pair for key, inner in value.items() for pair in _scalars(inner, f"{name}/{key}")]
+    if isinstance(value, list | tuple):
+        return [pair for index, inner in enumerate(value) for pair in _scalars(inner, f"{name}/{index}")]
+    return [] if isinstance(value, str) else [(name, float(value))]
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> list[str]:
+    """The dotted keys in which two tables differ.
+
+    >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
+    ['b.c']
+    """
+    found = []
+    for key in sorted({*old, *new}):
+        name, before, after = f"{where}{key}", old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{name}.")
+        elif before != after:
+            found.append(name)
+    return found

@@ -1,0 +1,63 @@
+"""Interval bound propagation with gradients (Gowal 2018; appendix C of the IBP-R paper).
+
+With c and r the centre and radius of a layer's input box, x̂ = A x + b lies in A c + b ± |A| r; a ReLU clips both ends.
+These are the bounds that training differentiates: float32, not rounded outward, and never used to claim anything.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from surebound.train.chain import Layer, Layers, absolute, flatten
+
+Interval = tuple[Tensor, Tensor]
+"""Lower and upper ends. # (batch, *shape) each"""
+
+
+def affine_interval(layer: Layer, lower: Tensor, upper: Tensor) -> Interval:
+    """[A c + b − |A| r, A c + b + |A| r]."""
+    centre, radius = layer((lower + upper) / 2), absolute(layer)((upper - lower) / 2)
+    return centre - radius, centre + radius
+
+
+def propagate(
+    layers: Layers, lower: Tensor, upper: Tensor, *, start: int = 0, stop: int | None = None
+) -> list[Interval]:
+    """Bounds on x̂_k for the affine layers start ≤ k < stop (all, without a stop), from a box of pixels or, with
+    `start` > 0, a box around that layer's input."""
+    if start == 0:
+        lower, upper = layers.normalise(lower), layers.normalise(upper)
+    found: list[Interval] = []
+    for layer in layers.affine[start:stop]:
+        if found:
+            lower, upper = found[-1][0].relu(), found[-1][1].relu()
+        found.append(affine_interval(layer, lower, upper))
+    return found
+
+
+def margin_weights(last: Layer, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of z_y − z_j for all classes j, in the last layer's terms. # (batch, classes, in), (batch, classes)"""
+    weight, bias = last.weight, last.bias
+    rows = weight[y][:, None] - weight
+    constant = rows.new_zeros(rows.shape[:2]) if bias is None else bias[y][:, None] - bias
+    return rows, constant
+
+
+def worst_logits(layers: Layers, hidden: Interval, y: Tensor) -> Tensor:
+    """−(lower bounds on z_y − z_j) for all j, 0 at y: their cross-entropy bounds the worst one from above.
+
+    The last layer is fused with the margins, so that what z_y and z_j share cancels (Gowal 2018, section 3).
+    # hidden: bounds on the last layer's input, after its ReLU -> (batch, classes)
+    """
+    rows, constant = margin_weights(layers.affine[-1], y)
+    lower, upper = flatten(hidden[0]), flatten(hidden[1])
+    centre, radius = (lower + upper) / 2, (upper - lower) / 2
+    margin = torch.einsum("bci,bi->bc", rows, centre) + constant - torch.einsum("bci,bi->bc", rows.abs(), radius)
+    return -margin
+
+
+def robust_loss(layers: Layers, lower: Tensor, upper: Tensor, y: Tensor) -> tuple[Tensor, list[Interval]]:
+    """The mean cross-entropy of the worst logits over boxes of pixels, and the bounds on the layers before the last."""
+    bounds = propagate(layers, lower, upper, stop=len(layers.affine) - 1)
+    hidden = (bounds[-1][0].relu(), bounds[-1][1].relu())
+    return F.cross_entropy(worst_logits(layers, hidden, y), y), bounds

@@ -1,0 +1,125 @@
+"""CROWN-IBP: intervals forwards, one linear bound backwards, blended into plain intervals as training goes on."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from surebound.errors import UsageError
+from surebound.train.batch import Batch, Terms
+from surebound.train.chain import Chain, Layers, flatten, l1_norm
+from surebound.train.interval import Interval, propagate, worst_logits
+from surebound.train.linear_bounds import Slopes, as_logits, lower_bounds, rival_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class CROWNIBP:
+    """κ CE(−m, y) + (1 − κ) CE(f(x), y) + λ ‖θ‖₁ with lower bounds m_j on the margins z_y − z_j over the box
+
+        m = β m_CROWN-IBP + (1 − β) m_IBP,   β = 1 − (1 − β_end) · ramp
+
+    (Zhang et al. 2020, eq. 10 to 12). Both take their intermediate bounds from intervals; m_CROWN-IBP then pulls the
+    margins back to the input through the ReLUs' linear bounds, whose lower slopes are `slopes`: CROWN's ``adaptive``
+    choice, ``zero`` (what the authors took for some networks), ``one`` or ``parallel``. Where β = 0 there is no backward
+    pass, and the loss is that of IBP.
+
+    `fusion` ``loss`` bounds the loss instead of the margins (Xu et al. 2020, section 3.3): with d_j = z_j − z_y in
+    [l_j, u_j] by intervals, exp lies under its chord there,
+
+        S = Σ_j exp(d_j) ≤ 1 + Σ_{j≠y} (s_j d_j + t_j),   s_j = (e^{u_j} − e^{l_j}) / (u_j − l_j),   t_j = e^{l_j} − s_j l_j,
+
+    which is one row to pull back for a sample instead of one per class. The loss is log(β S_CROWN-IBP + (1 − β) S_IBP)
+    with S_IBP = 1 + Σ_{j≠y} e^{u_j}: the blend comes before the logarithm, as in auto_LiRPA. Their intervals on d are not
+    fused with the last layer; here they are, which is only tighter.
+    """
+
+    beta_end: float = 0.0  # β once the ramp is over
+    slopes: Slopes = "adaptive"
+    fusion: Literal["none", "loss"] = "none"
+    l1: float = 0.0  # λ
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta_end <= 1:
+            raise UsageError(f"crown-ibp: beta_end must lie in [0, 1], got {self.beta_end}")
+
+    def __call__(self, chain: Chain, batch: Batch) -> Terms:
+        layers = chain.layers(batch.x)
+        parts: dict[str, Tensor] = {}
+        total = self.l1 * l1_norm(chain.weights())
+        parts["l1"] = total.detach()
+        if batch.kappa < 1:
+            natural = F.cross_entropy(layers.clean_logits(batch.x), batch.y)
+            parts["natural"] = natural.detach()
+            total = total + (1 - batch.kappa) * natural
+        if batch.kappa > 0:
+            beta = 1 - (1 - self.beta_end) * batch.ramp
+            robust = self._robust(layers, batch, beta)
+            parts |= {"robust": robust.detach(), "beta": robust.new_tensor(beta)}
+            total = total + batch.kappa * robust
+        return Terms(total, parts)
+
+    def _robust(self, layers: Layers, batch: Batch, beta: float) -> Tensor:
+        bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
+        hidden = (bounds[-1][0].relu(), bounds[-1][1].relu()) if bounds else _normalised(layers, batch.box)
+        if beta > 0 and self.fusion == "loss":
+            return fused_loss(layers, bounds, hidden, batch.box, batch.y, beta=beta, slopes=self.slopes).mean()
+        if beta == 1:  # nothing of the intervals' own margins is left
+            return F.cross_entropy(self._crown_logits(layers, bounds, batch), batch.y)
+        logits = worst_logits(layers, hidden, batch.y)
+        if beta > 0:
+            logits = beta * self._crown_logits(layers, bounds, batch) + (1 - beta) * logits
+        return F.cross_entropy(logits, batch.y)
+
+    def _crown_logits(self, layers: Layers, bounds: list[Interval], batch: Batch) -> Tensor:
+        rows, constant, rivals = rival_rows(layers, batch.y)
+        return as_logits(lower_bounds(layers, bounds, batch.box, rows, constant, slopes=self.slopes), rivals)
+
+
+def fused_loss(
+    layers: Layers,
+    bounds: list[Interval],
+    hidden: Interval,
+    box: Interval,
+    y: Tensor,
+    *,
+    beta: float,
+    slopes: Slopes,
+) -> Tensor:
+    """An upper bound on every sample's cross-entropy over its box, by loss fusion.
+
+    # hidden: bounds on the last layer's input, after its ReLU -> (batch,)
+    """
+    rows, constant, _ = rival_rows(layers, y)
+    low, high = _differences(rows, constant, hidden)
+    # All of S is scaled by e^−m, so that nothing overflows; m cancels, and so does its gradient.
+    m = high.detach().amax(1, keepdim=True).clamp_min(0.0)
+    one, top, bottom = (-m).exp().squeeze(1), (high - m).exp(), (low - m).exp()
+    # The chord's slope e^l (e^w − 1)/w, from whichever form does not cancel.
+    width = high - low
+    narrow = width < 1e-3
+    w = torch.where(narrow, 1.0, width)
+    chord = torch.where(narrow, bottom * (1 + width / 2 + width.square() / 6), (top - bottom) / w)
+    # Σ s_j d_j ≤ −min Σ s_j (z_y − z_j): one row.
+    row = torch.einsum("bj,bj...->b...", chord, rows).unsqueeze(1)
+    shift = (chord * constant).sum(1, keepdim=True)
+    linear = lower_bounds(layers, bounds, box, row, shift, slopes=slopes).squeeze(1)
+    intercepts = (bottom - chord * low).sum(1)
+    # S ≥ 1 by itself, so this only acts where rounding has eaten a bound that is far below e^m.
+    crown = torch.maximum(one + intercepts - linear, one)
+    interval = one + top.sum(1)
+    return (beta * crown + (1 - beta) * interval).clamp_min(torch.finfo(top.dtype).tiny).log() + m.squeeze(1)
+
+
+def _differences(rows: Tensor, constant: Tensor, hidden: Interval) -> Interval:
+    """Intervals on z_j − z_y from the rows of z_y − z_j. # (batch, classes − 1) each"""
+    lower, upper = flatten(hidden[0]), flatten(hidden[1])
+    flat = rows.flatten(2)
+    centre = torch.einsum("bri,bi->br", flat, (lower + upper) / 2) + constant
+    radius = torch.einsum("bri,bi->br", flat.abs(), (upper - lower) / 2)
+    return -centre - radius, -centre + radius
+
+
+def _normalised(layers: Layers, box: Interval) -> Interval:
+    return layers.normalise(box[0]), layers.normalise(box[1])

@@ -1,0 +1,69 @@
+"""IBP-R: adversarial training on enlarged boxes with the area of the ReLUs' convex hulls as a regulariser."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from surebound.train.attack import TrainAttack
+from surebound.train.batch import Batch, Terms
+from surebound.train.chain import Chain, l1_norm
+from surebound.train.interval import Interval, propagate
+from surebound.train.mixture import expect_within
+
+
+def hull_areas(bounds: list[Interval]) -> Tensor:
+    """Σ_j [−l̂_j]₊ᵀ [û_j]₊ of every sample, over the given layers. # (batch,)"""
+    areas = [((-lower).relu() * upper.relu()).flatten(1).sum(1) for lower, upper in bounds]
+    return torch.stack(areas).sum(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IBPR:
+    """Eq. 6 of the paper, with CE for ℒ, x̃ the attack's point in 𝒞₊(x) and bounds by intervals over 𝒞₊(x):
+
+        κ (CE(f(x̃), y) + ρ/2 Σ_{j=1}^{n} [−l̂_j]₊ᵀ [û_j]₊) + (1 − κ) CE(f(x), y) + λ ‖θ‖₁,
+
+    means over the batch, the sum over all ReLU layers and the logits, ‖θ‖₁ over weights without biases. With `mask`,
+    the regulariser is dropped for samples that x̃ misclassifies (the paragraph on masking).
+
+    The released code differs from the paper in two places, each an option: `layer_mean` divides the regulariser by the
+    number of layers, and `mask_by` ``clean`` masks by the clean input instead of x̃. The attack's own two are options of
+    `TrainAttack`. The radius α ε_ver belongs to the schedule (`inflation`).
+    """
+
+    half_rho: float = 1e-4  # ρ/2
+    l1: float = 2e-5  # λ
+    mask: bool = False
+    mask_by: Literal["attack", "clean"] = "attack"
+    layer_mean: bool = False
+    attack: TrainAttack = TrainAttack()
+
+    def __post_init__(self) -> None:
+        expect_within("ibp-r", half_rho=self.half_rho, l1=self.l1)
+
+    def __call__(self, chain: Chain, batch: Batch) -> Terms:
+        layers = chain.layers(batch.x)
+        parts: dict[str, Tensor] = {}
+        total = self.l1 * l1_norm(chain.weights())
+        parts["l1"] = total.detach()
+        clean = None
+        if batch.kappa < 1 or (self.mask and self.mask_by == "clean"):
+            clean = layers.clean_logits(batch.x)
+            natural = F.cross_entropy(clean, batch.y)
+            parts["natural"] = natural.detach()
+            total = total + (1 - batch.kappa) * natural
+        if batch.kappa > 0:
+            logits = layers.logits(self.attack.run(layers, batch))
+            adversarial = F.cross_entropy(logits, batch.y)
+            bounds = propagate(layers, *batch.box)
+            areas = hull_areas(bounds) / (len(bounds) if self.layer_mean else 1)
+            if self.mask:
+                judge = logits if self.mask_by == "attack" or clean is None else clean
+                areas = areas * (judge.argmax(1) == batch.y)
+            hull = self.half_rho * areas.mean()
+            parts |= {"adversarial": adversarial.detach(), "hull": hull.detach()}
+            total = total + batch.kappa * (adversarial + hull)
+        return Terms(total, parts)

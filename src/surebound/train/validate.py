@@ -1,0 +1,63 @@
+"""How a network does on test images during training: three accuracies and the ambiguous neurons.
+
+The IBP-verified share is computed in float32 without outward rounding: it guides training and claims nothing. What is
+proved is what `surebound verify` and `certify` prove.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surebound.train.attack import TrainAttack
+from surebound.train.batch import Batch, Draws
+from surebound.train.chain import Chain, Layers
+from surebound.train.interval import propagate, worst_logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """Shares of the images, and mean numbers of neurons."""
+
+    images: int
+    standard: float
+    pgd: float
+    ibp: float
+    ambiguous: tuple[float, ...]  # of each ReLU layer, under intervals
+
+
+def validate(
+    chain: Chain, x: Tensor, y: Tensor, *, eps: float, steps: int, batch: int, seed: int, device: torch.device
+) -> Validation:
+    """Measure on images x (n, *in_shape) with labels y (n,)."""
+    with torch.no_grad():
+        layers = chain.layers().detach()
+    sums = torch.zeros(3 + len(chain.parts) - 1, dtype=torch.float64)
+    for part, (px, py) in enumerate(zip(x.split(batch), y.split(batch), strict=True)):
+        draws = Draws(seed, part, size=len(px), device=device)
+        point = Batch(x=px.to(device), y=py.to(device), eps=eps, kappa=1.0, ramp=1.0, draws=draws)
+        sums += _measure(layers, point, steps)
+    shares = (sums / len(x)).tolist()
+    return Validation(
+        images=len(x),
+        standard=shares[0],
+        pgd=shares[1],
+        ibp=shares[2],
+        ambiguous=tuple(round(s, 3) for s in shares[3:]),
+    )
+
+
+def _measure(layers: Layers, batch: Batch, steps: int) -> Tensor:
+    """Numbers of images that are right, resist, are verified, and of ambiguous neurons in each layer."""
+    with torch.no_grad():
+        right = layers.logits(batch.x).argmax(1) == batch.y
+        bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
+        hidden = tuple(map(torch.relu, bounds[-1])) if bounds else tuple(map(layers.normalise, batch.box))
+        worst = worst_logits(layers, (hidden[0], hidden[1]), batch.y)
+        others = torch.ones_like(worst, dtype=torch.bool).scatter_(1, batch.y[:, None], False)
+        verified = ((worst < 0) | ~others).all(1) & right
+        ambiguous = [((lower < 0) & (upper > 0)).sum() for lower, upper in bounds]
+    found = TrainAttack(steps=steps, step_size=max(0.25, 2.5 / steps)).run(layers, batch)
+    with torch.no_grad():
+        resists = (layers.logits(found).argmax(1) == batch.y) & right
+    return torch.stack([right.sum(), resists.sum(), verified.sum(), *ambiguous]).double().cpu()

@@ -1,0 +1,48 @@
+"""Small chains and batches for the tests of training."""
+
+import torch
+from torch import nn
+
+from surebound.network.architectures import Normalise, initialise
+from surebound.train.batch import Batch, Draws
+from surebound.train.chain import Chain
+
+SHAPE = (2, 6, 6)
+CLASSES = 3
+
+
+def tiny_chain(*, seed: int = 0, norm: bool = False, dtype: torch.dtype = torch.float64) -> Chain:
+    """Two convolutions and two linear layers on 2 × 6 × 6 images with 3 classes; optionally with batch norms."""
+    torch.manual_seed(seed)
+    modules: list[nn.Module] = [Normalise((0.4, 0.5), (0.3, 0.2)), nn.Conv2d(2, 4, 3, 1, 1)]
+    modules += [nn.BatchNorm2d(4)] if norm else []
+    modules += [nn.ReLU(), nn.Conv2d(4, 5, 4, 2, 1)]
+    modules += [nn.BatchNorm2d(5)] if norm else []
+    modules += [nn.ReLU(), nn.Flatten(), nn.Linear(45, 8)]
+    modules += [nn.BatchNorm1d(8)] if norm else []
+    modules += [nn.ReLU(), nn.Linear(8, CLASSES)]
+    module = nn.Sequential(*modules)
+    for m in module.modules():
+        if isinstance(m, nn.Conv2d | nn.Linear):
+            initialise(m)
+        elif isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.uniform_(m.weight, 0.5, 1.5)
+            nn.init.uniform_(m.bias, -0.5, 0.5)
+    return Chain(module.to(dtype), SHAPE)
+
+
+def tiny_batch(
+    *,
+    seed: int = 1,
+    size: int = 6,
+    eps: float = 0.05,
+    kappa: float = 0.6,
+    ramp: float = 0.7,
+    stage: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Batch:
+    """Random images and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(size, *SHAPE, generator=generator).to(dtype)
+    y = torch.randint(0, CLASSES, (size,), generator=generator)
+    return Batch(x=x, y=y, eps=eps, kappa=kappa, ramp=ramp, stage=stage, draws=Draws(seed, 7, size=size))

@@ -1,0 +1,282 @@
+"""The loop: exact resumption after a kill, the same weights from several processes, and what it writes."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import environment
+from safetensors.torch import load_file
+from torch import nn
+
+from surebound.data import load_dataset
+from surebound.data.own import dataset_from_tensors
+from surebound.errors import TrainingError, UsageError
+from surebound.network.architectures import Normalise
+from surebound.train.config import TrainConfig, train_config
+from surebound.train.folder import Folder
+from surebound.train.run import TrainResult, run
+
+TABLE = {
+    "method": "ibp-r",
+    "eps": 0.05,
+    "data": {"name": "digits", "batch": 40, "first": 200},
+    "network": {"name": "fc-small"},
+    "schedule": {"epochs": 4, "mixing": 2, "inflation": 1.5},
+    "optimiser": {"lr": 0.05, "decay": 0.8},
+    "validation": {"every": 2, "images": 50, "attack_steps": 3},
+    "run": {"checkpoint_every": 0.0},
+}
+
+
+def config(**changes: object) -> TrainConfig:
+    return train_config(TABLE | changes)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "weights.safetensors")
+
+
+def same(one: Path, two: Path) -> bool:
+    """Whether two runs ended with the same weights, bit for bit."""
+    a, b = weights(one), weights(two)
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def timeless(folder: Path) -> list[dict[str, Any]]:
+    """The metrics without the time they took."""
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in records(folder)]
+
+
+class _Stop(Exception):
+    """Thrown from a progress report, in place of a kill."""
+
+
+def train_until(stop: int, settings: TrainConfig, out: Path, **options: object) -> None:
+    def report(progress: object) -> None:
+        if progress.step == stop:  # type: ignore[attr-defined]
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        run(settings, out, on_progress=report, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stop", [1, 5, 7, 19])
+def test_resuming_after_any_step_changes_nothing(tmp_path: Path, stop: int) -> None:
+    settings = config()
+    run(settings, tmp_path / "whole")
+    train_until(stop, settings, tmp_path / "parts")
+    result = run(settings, tmp_path / "parts", resume=True)
+    assert same(tmp_path / "whole", tmp_path / "parts")
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "parts")
+    assert result.validation is not None and result.validation.images == 50
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_resuming_keeps_adam_s_moments(tmp_path: Path, name: str) -> None:
+    settings = config(optimiser={"name": name, "lr": 0.01, "weight_decay": 0.01, "clip": 1.0})
+    run(settings, tmp_path / "whole")
+    train_until(8, settings, tmp_path / "parts")
+    run(settings, tmp_path / "parts", resume=True)
+    assert same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_resuming_keeps_stages_and_batch_norms(tmp_path: Path) -> None:
+    def module() -> nn.Sequential:
+        torch.manual_seed(0)
+        head = [nn.Linear(36, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 10)]
+        body = [
+            nn.Conv2d(1, 4, 4, 2, 1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 2),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+        ]
+        return nn.Sequential(Normalise((0.3,), (0.4,)), *body, nn.ReLU(), nn.Flatten(), *head)
+
+    settings = config(schedule={"epochs": 2, "mixing": 1, "stages": 2, "freeze": True, "inflation": [1.5, 1.2]})
+    first = run(settings, tmp_path / "whole", module=module())
+    train_until(13, settings, tmp_path / "parts", module=module())
+    run(settings, tmp_path / "parts", module=module(), resume=True)
+    assert same(tmp_path / "whole", tmp_path / "parts")
+    assert isinstance(first, TrainResult) and not first.module.training
+
+
+def test_stages_freeze_the_layers_before_them(tmp_path: Path) -> None:
+    settings = config(schedule={"epochs": 1, "stages": 2, "freeze": True})
+    snapshots: dict[int, dict[str, torch.Tensor]] = {}
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+
+    def report(progress: object) -> None:
+        snapshots[progress.step] = {k: v.clone() for k, v in module.state_dict().items()}  # type: ignore[attr-defined]
+
+    run(settings, tmp_path / "run", module=module, on_progress=report)
+    assert torch.equal(snapshots[5]["1.weight"], snapshots[10]["1.weight"])
+    assert not torch.equal(snapshots[5]["3.weight"], snapshots[10]["3.weight"])
+    assert not torch.equal(snapshots[1]["1.weight"], snapshots[5]["1.weight"])
+
+
+def command(out: Path, *options: str) -> list[str]:
+    return ["-m", "surebound", "train", "--config", str(out.parent / "run.toml"), "--out", str(out), *options]
+
+
+def write_config(folder: Path, *, epochs: int) -> None:
+    text = (
+        'method = "ibp-r"\neps = 0.05\n[data]\nname = "digits"\nbatch = 50\n[network]\nname = "conv-small"\n'
+        f"[schedule]\nepochs = {epochs}\nmixing = {epochs // 2}\n[validation]\nimages = 20\n"
+        "[run]\ncheckpoint_every = 0.2\n"
+    )
+    (folder / "run.toml").write_text(text)
+
+
+def test_kill_nine_and_resume_is_bitwise_the_same(tmp_path: Path) -> None:
+    """The command itself, killed three times in the middle of epochs."""
+    write_config(tmp_path, epochs=10)
+    subprocess.run([sys.executable, *command(tmp_path / "whole", "--quiet")], check=True, env=environment())
+    parts, checkpoint = tmp_path / "parts", tmp_path / "parts" / "checkpoint.safetensors"
+    kills = 0
+    for _ in range(3):
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        process = subprocess.Popen([sys.executable, *command(parts, "--quiet", "--resume")], env=environment())
+        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
+            time.sleep(0.01)
+        time.sleep(0.07)  # a few steps further
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 1
+    assert not (parts / "weights.safetensors").exists() or kills < 3
+    subprocess.run([sys.executable, *command(parts, "--quiet", "--resume")], check=True, env=environment())
+    assert same(tmp_path / "whole", parts)
+    assert (tmp_path / "whole" / "model.onnx").read_bytes() == (parts / "model.onnx").read_bytes()
+
+
+PARALLEL = """
+import sys
+from pathlib import Path
+import torch
+from torch import nn
+from surebound.network.architectures import Normalise
+from surebound.train.config import train_config
+from surebound.train.run import run
+
+torch.set_num_threads(1)
+method, out = sys.argv[1:]
+torch.manual_seed(0)
+body = [nn.Conv2d(1, 6, 4, 2, 1), nn.BatchNorm2d(6), nn.ReLU()]
+module = nn.Sequential(Normalise((0.3,), (0.4,)), *body, nn.Flatten(), nn.Linear(96, 20), nn.BatchNorm1d(20), nn.ReLU(),
+                       nn.Linear(20, 10))
+table = {"method": method, "eps": 0.05, "data": {"name": "digits", "batch": 60, "first": 240, "augment": False},
+         "schedule": {"epochs": 3, "mixing": 2, "inflation": 1.2}, "optimiser": {"lr": 0.05},
+         "validation": {"every": 0, "images": 20}}
+run(train_config(table), Path(out), module=module)
+"""
+
+
+@pytest.mark.parametrize("method", ["ibp-r", "ibp-shi"])
+def test_two_processes_give_the_weights_of_one(tmp_path: Path, method: str) -> None:
+    """Through torchrun and gloo, with batch norms; ibp-shi has regularisers over the whole batch."""
+    script = tmp_path / "parallel.py"
+    script.write_text(PARALLEL)
+    subprocess.run([sys.executable, script, method, tmp_path / "one"], check=True, env=environment())
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, script, method, tmp_path / "two"], env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=2e-4, atol=2e-5)
+
+
+def test_the_command_runs_under_torchrun(tmp_path: Path) -> None:
+    write_config(tmp_path, epochs=2)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, *command(tmp_path / "run")], env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("wrote") == 1  # only the first process speaks
+    assert (tmp_path / "run" / "model.onnx").is_file()
+
+
+def test_a_batch_that_does_not_divide_is_an_error() -> None:
+    from surebound.train.parallel import World
+
+    assert World(1, 2).share(10) == slice(5, 10)
+    with pytest.raises(UsageError, match="a batch of 9 does not divide into 2 processes"):
+        World(0, 2).share(9)
+
+
+def test_output_folder(tmp_path: Path) -> None:
+    result = run(config(), tmp_path / "run")
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert names == {
+        "config.toml", "metrics.jsonl", "checkpoint.safetensors", "weights.safetensors", "model.onnx", "curves.png"
+    }  # fmt: skip
+    found = records(tmp_path / "run")
+    assert [r["epoch"] for r in found if r["kind"] == "epoch"] == [1, 2, 3, 4]
+    assert [r["epoch"] for r in found if r["kind"] == "validation"] == [2, 4]
+    assert found[0]["eps"] == pytest.approx(0.05 * 1.5 * 4 / 10)  # the last step of 5 in the first of 2 ramp epochs
+    assert found[-1]["standard"] == result.validation.standard  # type: ignore[union-attr]
+    stored = weights(tmp_path / "run")
+    assert all(torch.equal(stored[k], v) for k, v in result.module.state_dict().items())
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    settings = config(schedule={"epochs": 1})
+    run(settings, tmp_path / "run")
+    with pytest.raises(UsageError, match="already holds a run; expected a new folder, or --resume"):
+        run(settings, tmp_path / "run")
+    with pytest.raises(UsageError, match=r"another configuration \(it differs in schedule.epochs\)"):
+        run(config(schedule={"epochs": 2}), tmp_path / "run", resume=True)
+    again = run(settings, tmp_path / "run", resume=True)  # already over: nothing changes
+    assert again.validation is not None
+
+
+def test_resume_without_a_checkpoint_begins(tmp_path: Path) -> None:
+    settings = config(schedule={"epochs": 1})
+    Folder(tmp_path / "run", settings).begin()
+    run(settings, tmp_path / "run", resume=True)
+    run(settings, tmp_path / "fresh", resume=True)
+    assert same(tmp_path / "run", tmp_path / "fresh")
+
+
+def test_the_loss_must_stay_finite(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"the loss became (nan|inf) at step \d+ .*a lower optimiser.lr"):
+        run(config(method="standard", optimiser={"lr": 1e30}), tmp_path / "run")
+
+
+def test_seeds_and_augmentation_matter(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(config(seed=seed, schedule={"epochs": 1}), tmp_path / name)
+    assert same(tmp_path / "a", tmp_path / "b")
+    assert not same(tmp_path / "a", tmp_path / "c")
+
+
+def test_own_data_and_network(tmp_path: Path) -> None:
+    digits = load_dataset("digits")
+    x, y = digits.train.take(range(120))
+    own = dataset_from_tensors(train=(x[:100], y[:100]), test=(x[100:], y[100:]), name="own")
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    settings = config(method="standard", data={"name": "own", "batch": 20}, schedule={"epochs": 30})
+    result = run(settings, tmp_path / "run", dataset=own, module=module)
+    assert result.module is module
+    right = (module(x[:100]).argmax(1) == y[:100]).float().mean()
+    assert right > 0.9
+
+
+def test_devices_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"run\.device is 'nonsense', which cannot be used here"):
+        run(config(run={"device": "nonsense"}), tmp_path / "run")

@@ -102,7 +102,7 @@ def test_resuming_keeps_stages_and_batch_norms(tmp_path: Path) -> None:
             nn.BatchNorm2d(4),
             nn.ReLU(),
         ]
-        return nn.Sequential(Normalise((0.3,), (0.4,)), *body, nn.ReLU(), nn.Flatten(), *head)
+        return nn.Sequential(Normalise((0.3,), (0.4,)), *body, nn.Flatten(), *head)
 
     settings = config(schedule={"epochs": 2, "mixing": 1, "stages": 2, "freeze": True, "inflation": [1.5, 1.2]})
     first = run(settings, tmp_path / "whole", module=module())

@@ -16,6 +16,7 @@ not bounds: for training only.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import pi, prod
 from typing import Any, Literal, cast, final
 
@@ -31,6 +32,7 @@ from surebound.train.chain import Layer, Layers, absolute, image_layout, linear
 
 _CHUNK = {"cpu": 1 << 22}  # elements of a layer's projections at once: on a CPU they stay in its cache
 _DEFAULT_CHUNK = 1 << 28
+_NETWORK = 100  # up to so many projections, medians come from a network of comparisons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,65 @@ class Projections:
 
     def estimate(self, projected: Tensor) -> Tensor:
         """# (count, samples, *shape) -> (samples, *shape)"""
-        return cauchy_median(projected) if self.estimator == "median" else cauchy_geometric_mean(projected)
+        if self.estimator == "geometric-mean":
+            return cauchy_geometric_mean(projected)
+        if len(projected) > _NETWORK:
+            return cauchy_median(projected)
+        return cast(Tensor, _Median.apply(projected))  # type: ignore[no-untyped-call]
+
+
+@cache
+def _comparisons(count: int) -> list[tuple[int, int, bool, bool]]:
+    """Which rows to compare, in order, to have the middle ones of `count` in their places, and whether the smaller and
+    the larger of each pair matter: Batcher's merge-exchange sort (Knuth 5.2.2, algorithm M) without the rest."""
+    pairs: list[tuple[int, int]] = []
+    top = 1 << max(0, (count - 1).bit_length() - 1)
+    p = top
+    while p > 0:
+        q, r, d = top, 0, p
+        while True:
+            pairs += [(i, i + d) for i in range(count - d) if i & p == r]
+            if q == p:
+                break
+            d, q, r = q - p, q // 2, p
+        p //= 2
+    needed = {(count - 1) // 2, count // 2}
+    chosen = []
+    for i, j in reversed(pairs):
+        if i in needed or j in needed:
+            chosen.append((i, j, i in needed, j in needed))
+            needed |= {i, j}
+    return chosen[::-1]
+
+
+class _Median(torch.autograd.Function):
+    """`cauchy_median` by comparing whole rows, 20 times as fast on a CPU as sorting columns. # (count, *shape)"""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor) -> Tensor:
+        rows = list(projected.abs().unbind())
+        spare = torch.empty_like(rows[0])
+        for i, j, smaller, larger in _comparisons(len(rows)):
+            if smaller and larger:
+                torch.minimum(rows[i], rows[j], out=spare)
+                torch.maximum(rows[i], rows[j], out=rows[j])
+                rows[i], spare = spare, rows[i]
+            elif smaller:
+                torch.minimum(rows[i], rows[j], out=rows[i])
+            else:
+                torch.maximum(rows[i], rows[j], out=rows[j])
+        below, above = rows[(len(rows) - 1) // 2], rows[len(rows) // 2]
+        # Copies, since views would keep all rows alive.
+        ctx.save_for_backward(projected, below.clone(), above.clone())
+        return (below + above) / 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        projected, below, above = ctx.saved_tensors
+        size = projected.abs()
+        middle = size == below if len(size) % 2 else (size == below) | (size == above)
+        share = gradients[0] if len(size) % 2 else gradients[0] / 2
+        return cast(Tensor, projected.sign() * share * middle)
 
 
 @final

@@ -1,10 +1,10 @@
 """Trains MNIST networks with the cpu presets, one method after the other, and proves what can be proved of each.
 
-    python benchmarks/mnist_training.py --eps 0.1 --methods ibp-r colt ibp-shi crown-ibp mtl-ibp --first 1000 --runs runs
+    python benchmarks/mnist_training.py --eps 0.1 --methods ibp-r colt ibp-shi crown-ibp mtl-ibp --runs runs
 
-Each method is trained by `surebound train --preset mnist-EPS-METHOD-cpu`; then every test image it gets right is decided
-by `surebound.verify` with a timeout. Runs and verdicts are kept in --runs, and a second call goes on where the first
-stopped; the report is benchmarks/results/mnist_EPS.md.
+Each method is trained by `surebound train --preset mnist-EPS-METHOD-cpu`; then every test image it gets right is
+decided by `surebound.verify` with a timeout. Runs and verdicts are kept in --runs, and a second call goes on where the
+first stopped; the report is benchmarks/results/mnist_EPS.md.
 """
 
 import argparse
@@ -124,7 +124,9 @@ HEADER = [
 
 def report(args: argparse.Namespace, log: Log, where: str) -> str:
     rows = [table_row(m, args, log) for m in args.methods if (folder_of(m, args) / "model.onnx").exists()]
-    commands = "\n".join(f"surebound train --preset {preset(m, args.eps)} --out {preset(m, args.eps)}" for m in args.methods)
+    commands = "\n".join(
+        f"surebound train --preset {preset(m, args.eps)} --out {preset(m, args.eps)}" for m in args.methods
+    )
     return f"""# Training on MNIST, ε = {args.eps}, on two cores
 
 {where}

@@ -59,8 +59,8 @@ def eps(text: str) -> Fraction:
 def eps_text(value: Fraction) -> str:
     """A radius as people write it: exact, and accepted by `eps`.
 
-    >>> eps_text(Fraction(1, 10)), eps_text(Fraction(1, 85)), eps_text(Fraction(1, 3)), eps_text(Fraction(1))
-    ('0.1', '3/255', '1/3', '1')
+    >>> eps_text(Fraction(1, 10)), eps_text(Fraction(1, 85)), eps_text(Fraction(1, 7)), eps_text(Fraction(1))
+    ('0.1', '3/255', '1/7', '1')
     """
     decimal = f"{float(value):.12g}"
     if Fraction(decimal) == value:

@@ -5,7 +5,7 @@ a·x over a layer's outputs is bounded from below by (a₊ α + a₋ ā)·x̂ + 
 over its inputs, and so on to the box, where the minimum is known (Zhang 2018; Wong & Kolter 2018 in dual form). FastLin
 takes α = ā: then one pass gives both sides, a centre ± a radius.
 
-As with `surebound.train.interval`, these are numbers to differentiate, not rounded outward, never used to claim anything.
+As in `surebound.train.interval`, these are numbers to differentiate, not rounded outward: they never claim anything.
 
 Rows are kept as matrices (batch, rows, elements) whose elements are in memory order, channels last for images, so that
 all of this is matrix products and convolutions on plain memory.
@@ -66,7 +66,7 @@ def from_memory_order(x: Tensor, shape: Shape) -> Tensor:
     if len(shape) != 3:
         return x
     channels, height, width = shape
-    return x.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
+    return x.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _bias(layer: Layer) -> Tensor | None:
@@ -79,13 +79,13 @@ def _bias(layer: Layer) -> Tensor | None:
 def _adjoint(layer: Layer, rows: Tensor) -> Tensor:
     """Aᵀ on every row. # (batch, rows, elements out) -> (batch, rows, elements in)"""
     pulled = layer.adjoint(from_memory_order(rows.flatten(0, 1), layer.shape))
-    return memory_order(pulled, 1).unflatten(0, rows.shape[:2])
+    return memory_order(pulled, 1).reshape(*rows.shape[:2], -1)
 
 
 def apply_rows(layer: Layer, rows: Tensor) -> Tensor:
     """A on every row, for what goes forward. # (batch, rows, elements in) -> (batch, rows, elements out)"""
     pushed = layer(from_memory_order(rows.flatten(0, 1), layer.in_shape))
-    return memory_order(pushed, 1).unflatten(0, rows.shape[:2])
+    return memory_order(pushed, 1).reshape(*rows.shape[:2], -1)
 
 
 def _dot(rows: Tensor, x: Tensor) -> Tensor:
@@ -194,9 +194,11 @@ def fastlin_layers(layers: Layers, box: Interval, *, chunk: int = CHUNK_ELEMENTS
     """FastLin bounds on x̂_k for every layer but the last, each from one row per neuron back to the box through the
     bounds of the layers before it, as Wong & Kolter 2018 (algorithm 1) have them: not intersected with intervals.
 
-    Time is that of (samples × neurons) backward passes. Rows go in chunks whose tensors hold at most `chunk` numbers and
-    are computed again for their gradients, so that memory does not grow with the network.
+    Time is that of (samples × neurons) backward passes. Rows go in chunks whose tensors hold at most `chunk` numbers
+    and are computed again for their gradients, so that memory does not grow with the network.
     """
+    if len(layers.affine) == 1:
+        return []
     found = [affine_interval(layers.affine[0], layers.normalise(box[0]), layers.normalise(box[1]))]
     batch = len(box[0])
     for k, layer in enumerate(layers.affine[1:-1], 1):
@@ -204,7 +206,7 @@ def fastlin_layers(layers: Layers, box: Interval, *, chunk: int = CHUNK_ELEMENTS
         widest = max(prod(before.shape) for before in layers.affine[:k])
         count = max(1, chunk // (batch * max(widest, prod(layers.affine[0].in_shape))))
         parts = [
-            _neuron_bounds(layers, found, box, k, i, min(i + count, width), again=count < width)
+            _neuron_bounds(layers, tuple(found), box, k, i, min(i + count, width), again=count < width)
             for i in range(0, width, count)
         ]
         lower, upper = (torch.cat(side, 1).reshape(batch, *layer.shape) for side in zip(*parts, strict=True))
@@ -213,7 +215,7 @@ def fastlin_layers(layers: Layers, box: Interval, *, chunk: int = CHUNK_ELEMENTS
 
 
 def _neuron_bounds(
-    layers: Layers, bounds: list[Interval], box: Interval, k: int, start: int, stop: int, *, again: bool
+    layers: Layers, bounds: tuple[Interval, ...], box: Interval, k: int, start: int, stop: int, *, again: bool
 ) -> Interval:
     """FastLin bounds on neurons start ≤ i < stop of affine layer k."""
     layer, batch = layers.affine[k], len(box[0])

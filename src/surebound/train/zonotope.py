@@ -120,9 +120,12 @@ class _Median(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         projected, below, above = ctx.saved_tensors
         size = projected.abs()
-        middle = size == below if len(size) % 2 else (size == below) | (size == above)
-        share = gradients[0] if len(size) % 2 else gradients[0] / 2
-        return cast(Tensor, projected.sign() * share * middle)
+        middle, share = size == below, gradients[0]
+        if len(size) % 2 == 0:
+            middle |= size == above
+            share = share / 2
+        torch.mul(projected.sign(), share, out=size)
+        return cast(Tensor, size.mul_(middle))
 
 
 @final

@@ -1,16 +1,12 @@
 """CAP: the convex outer adversarial polytope, training on the FastLin dual bound."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import pi
 from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from surebound.bounds.zonotope import cauchy_geometric_mean
-from surebound.errors import UsageError
 from surebound.train.batch import Batch, Draws, Terms
 from surebound.train.chain import Chain, Layers, l1_norm, linear
 from surebound.train.interval import Interval, affine_interval, propagate
@@ -25,9 +21,9 @@ from surebound.train.linear_bounds import (
     rival_rows,
     triangle,
 )
+from surebound.train.zonotope import Projections
 
-Estimator = Callable[[Tensor], Tensor]
-"""‖g‖₁ from its Cauchy projections. # (projections, *shape) -> (*shape)"""
+NORM_ELEMENTS = 2**21  # numbers whose norms are estimated at once, so that they stay in a CPU's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,34 +32,34 @@ class CAP:
 
         J = −Σ_k ν_kᵀ b_k − max_{x ∈ box} ν₀ᵀ x + Σ_k Σ_{i ambiguous} l̂_{k,i} [ν_{k,i}]₊
 
-    (Wong & Kolter 2018, eq. 5 and theorem 2; ν as there, D̄ with the slopes û/(û − l̂)). `bounds` says where l̂ and û come
-    from:
+    (Wong & Kolter 2018, theorems 1 and 2), where ν goes back from the margin through every affine layer's adjoint and
+    every ReLU's slope û/(û − l̂). `bounds` says where l̂ and û come from:
 
-    ``fastlin`` is the same bound for every neuron (algorithm 1 there), exactly: a backward pass per neuron and sample,
+    ``fastlin`` is the same bound for every neuron (their algorithm 1), exactly: a backward pass per neuron and sample,
     for networks of up to a few thousand neurons. As published, it is not intersected with intervals.
 
-    ``projections`` (the default) estimates just these bounds (Wong et al. 2018, section 3.2). With slopes fixed, x̂_k is a
-    centre plus generators: inputs, and b̄/2 for every ambiguous neuron. R, `projections` vectors of Cauchy numbers over
-    them, goes forward instead of the generators, and each radius is the median of |·|, or with `estimator`
-    ``geometric-mean`` Li's unbiased one (2007). The first layer's bounds are exact. These are estimates, too low as often
-    as too high, so the loss is none of an upper bound either.
+    ``projections``, the default, estimates just these bounds (Wong et al. 2018). With the slopes fixed, x̂_k is a centre
+    plus generators, one for every input and, of size b̄/2, for every ambiguous neuron; a radius is the ℓ1 norm of what
+    they arrive as. `projections` Cauchy vectors go forward in their place, and the norm is the median of what these
+    arrive as or, with `estimator` ``geometric-mean``, another estimate (Li 2007). The first layer's bounds are exact.
+    Estimates are too low as often as too high: this loss is not an upper bound of anything.
 
-    ``interval`` takes l̂ and û from intervals: looser, cheap.
+    ``interval`` takes l̂ and û from intervals: cheap, and much looser.
 
-    Deviations: the published code projects the inputs and every layer's neurons apart and adds up the estimates; that is
-    `groups` ``layer``. Cauchy numbers being stable, one projection of ``all`` estimates the same sum at a fraction of the
-    cost: the estimates vary somewhat more. R is shared by all samples of a batch, the published one by none.
+    Deviations: the published code estimates the norms over inputs and over each layer's neurons apart and adds them up,
+    which is `groups` ``separate``; ``merged``, the default, estimates their sum from one set of vectors, in less than
+    half the time and with somewhat more variance. Samples share the vectors, of which the published code draws some
+    afresh for each; and it takes the lower of two medians.
     """
 
     bounds: Literal["interval", "fastlin", "projections"] = "projections"
     projections: int = 50
-    groups: Literal["all", "layer"] = "all"
+    groups: Literal["merged", "separate"] = "merged"
     estimator: Literal["median", "geometric-mean"] = "median"
     l1: float = 0.0  # λ
 
     def __post_init__(self) -> None:
-        if self.projections < 2:
-            raise UsageError(f"cap: projections must be at least 2, got {self.projections}")
+        self._projections()
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:
         layers = chain.layers(batch.x)
@@ -83,22 +79,15 @@ class CAP:
         return Terms(total, parts)
 
     def _hidden(self, layers: Layers, batch: Batch) -> list[Interval]:
-        if len(layers.affine) == 1:
-            return []
+        """l̂ and û of every layer but the last."""
         if self.bounds == "interval":
             return propagate(layers, *batch.box, stop=len(layers.affine) - 1)
         if self.bounds == "fastlin":
             return fastlin_layers(layers, batch.box)
-        estimate = lower_median if self.estimator == "median" else cauchy_geometric_mean
-        return projected_layers(
-            layers, batch.box, batch.draws, self.projections, estimate=estimate, merge=self.groups == "all"
-        )
+        return projected_layers(layers, batch.box, batch.draws, self._projections())
 
-
-def lower_median(projections: Tensor) -> Tensor:
-    """The median of |p_j|, for an even number the smaller of the two in the middle, as in the published code (and three
-    times as fast as sorting)."""
-    return projections.abs().median(0).values
+    def _projections(self) -> Projections:
+        return Projections(count=self.projections, estimator=self.estimator, groups=self.groups)
 
 
 class _Relaxed(torch.autograd.Function):
@@ -129,41 +118,39 @@ class _Relaxed(torch.autograd.Function):
         return to_g, to_slope, to_half, None
 
 
-def projected_layers(
-    layers: Layers, box: Interval, draws: Draws, count: int, *, estimate: Estimator, merge: bool
-) -> list[Interval]:
-    """Estimates of the FastLin bounds on x̂_k for every layer but the last, from `count` Cauchy projections of all
-    generators or, without `merge`, of each layer's."""
+def projected_layers(layers: Layers, box: Interval, draws: Draws, projections: Projections) -> list[Interval]:
+    """Estimates of the FastLin bounds on x̂_k for every layer but the last, with gradients."""
+    if len(layers.affine) == 1:
+        return []
+    first = layers.affine[0]
     lower, upper = layers.normalise(box[0]), layers.normalise(box[1])
-    found = [affine_interval(layers.affine[0], lower, upper)]
+    found = [affine_interval(first, lower, upper)]
     if len(layers.affine) == 2:
         return found
-    centre, radius = layers.affine[0]((lower + upper) / 2), (upper - lower) / 2
-    cauchy = _cauchy(draws, count, radius)
-    projected = apply_rows(linear(layers.affine[0]), cauchy * memory_order(radius, 1).unsqueeze(1))
+    centre, radius = first((lower + upper) / 2), memory_order((upper - lower) / 2, 1)
+    cauchy = memory_order(projections.draw(draws, first.in_shape, lower), 1)  # (count, inputs)
+    projected = apply_rows(linear(first), cauchy * radius.unsqueeze(1))  # (batch, count, neurons)
     for layer in layers.affine[1:-1]:
         t = triangle(*found[-1], "parallel")
-        slope, half = t.upper_slope, t.intercept / 2
-        cauchy, a, h = _cauchy(draws, count, half), memory_order(slope, 1), memory_order(half, 1)
-        if merge:
+        half = t.intercept / 2
+        cauchy = memory_order(projections.draw(draws, layer.in_shape, half), 1)
+        a, h = memory_order(t.upper_slope, 1), memory_order(half, 1)
+        if projections.groups == "merged":
             projected = cast(Tensor, _Relaxed.apply(projected, a, h, cauchy))  # type: ignore[no-untyped-call]
         else:
             projected = torch.cat([projected * a.unsqueeze(1), cauchy * h.unsqueeze(1)], 1)
         projected = apply_rows(linear(layer), projected)
-        radius = sum_estimates(projected, count, estimate)
-        centre = layer(slope * centre + half)
-        radius = from_memory_order(radius, layer.shape)
+        centre = layer(t.upper_slope * centre + half)
+        radius = from_memory_order(_norms(projected, projections), layer.shape)
         found.append((centre - radius, centre + radius))
     return found
 
 
-def _cauchy(draws: Draws, count: int, like: Tensor) -> Tensor:
-    """Standard Cauchy numbers for the elements of a sample. # like: (batch, *shape) -> (count, elements)"""
-    # Clamped, because a uniform number is exactly 0 once in 2^24 draws.
-    numbers = torch.tan(pi * (draws.shared(count, *like.shape[1:]).to(like) - 0.5)).clamp(-1e7, 1e7)
-    return memory_order(numbers, 1)
-
-
-def sum_estimates(projected: Tensor, count: int, estimate: Estimator) -> Tensor:
-    """Σ over groups of `count` projections of the estimated ‖·‖₁. # (batch, groups · count, n) -> (batch, n)"""
-    return torch.stack([estimate(group.transpose(0, 1)) for group in projected.split(count, 1)]).sum(0)
+def _norms(projected: Tensor, projections: Projections) -> Tensor:
+    """ℓ1 norms, estimated for each group of vectors and added up. # (batch, groups · count, n) -> (batch, n)"""
+    size = max(1, NORM_ELEMENTS // projected[0].numel())
+    norms = [
+        torch.stack([projections.estimate(g.transpose(0, 1)) for g in part.split(projections.count, 1)]).sum(0)
+        for part in projected.split(size)
+    ]
+    return torch.cat(norms)

@@ -20,19 +20,21 @@ class CROWNIBP:
 
         m = β m_CROWN-IBP + (1 − β) m_IBP,   β = 1 − (1 − β_end) · ramp
 
-    (Zhang et al. 2020, eq. 10 to 12). Both take their intermediate bounds from intervals; m_CROWN-IBP then pulls the
-    margins back to the input through the ReLUs' linear bounds, whose lower slopes are `slopes`: CROWN's ``adaptive``
-    choice, ``zero`` (what the authors took for some networks), ``one`` or ``parallel``. Where β = 0 there is no backward
-    pass, and the loss is that of IBP.
+    (Zhang et al. 2020, whose κ is the weight of the natural loss, 1 − κ here). Both take their intermediate bounds from
+    intervals; m_CROWN-IBP then pulls the margins back to the input through linear bounds of the ReLUs, with the lower
+    slopes `slopes`: CROWN's ``adaptive`` choice, or always ``zero``, ``one`` or ``parallel`` to the upper line. Where
+    β = 0 there is no backward pass, and the loss is that of IBP.
 
-    `fusion` ``loss`` bounds the loss instead of the margins (Xu et al. 2020, section 3.3): with d_j = z_j − z_y in
+    `fusion` ``loss`` bounds the loss instead of the margins (Xu et al. 2020, "loss fusion"): with d_j = z_j − z_y in
     [l_j, u_j] by intervals, exp lies under its chord there,
 
-        S = Σ_j exp(d_j) ≤ 1 + Σ_{j≠y} (s_j d_j + t_j),   s_j = (e^{u_j} − e^{l_j}) / (u_j − l_j),   t_j = e^{l_j} − s_j l_j,
+        S = Σ_j exp(d_j) ≤ 1 + Σ_{j≠y} (s_j (d_j − l_j) + e^{l_j}),   s_j = (e^{u_j} − e^{l_j}) / (u_j − l_j),
 
-    which is one row to pull back for a sample instead of one per class. The loss is log(β S_CROWN-IBP + (1 − β) S_IBP)
-    with S_IBP = 1 + Σ_{j≠y} e^{u_j}: the blend comes before the logarithm, as in auto_LiRPA. Their intervals on d are not
-    fused with the last layer; here they are, which is only tighter.
+    one row to pull back for a sample instead of one for each class. The loss is log(β S_CROWN-IBP + (1 − β) S_IBP) with
+    S_IBP = 1 + Σ_{j≠y} e^{u_j}, blended before the logarithm, as in auto_LiRPA. Being linear in exp, it is worthwhile
+    where the intervals on d are short; where they are long, S_CROWN-IBP is hardly below S_IBP.
+
+    Deviations: auto_LiRPA does not fuse the last layer with the intervals on d; here it is, which is only tighter.
     """
 
     beta_end: float = 0.0  # β once the ramp is over

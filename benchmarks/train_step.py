@@ -1,0 +1,233 @@
+"""What a training step costs: every method beside a plain PyTorch adversarial step, and against the machine's SGEMM.
+
+    python benchmarks/train_step.py --threads 2 --rounds 5
+
+Networks and batches are the paper's (conv-2-255, batch 100; conv-8-255, batch 150), hyper-parameters those of the
+CIFAR-10 presets, images are random. Methods take turns in every round and the best of all rounds counts, so that a busy
+moment of the machine does not fall on one of them alone; the matrix product is timed in every round, too. FLOPs are
+what torch's counter finds in one step: products and convolutions, forwards and backwards.
+
+Reports: benchmarks/results/train_step.md, and train_cost.md, which multiplies the steps of IBP-R and COLT with the
+paper's numbers of epochs.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import RESULTS, command_text, machine, markdown_table, sgemm_rate, write_report
+
+CLASSES = 10
+SHAPE = (3, 32, 32)
+STAGES = {"2-255": 4, "8-255": 3}
+PAPER_RATIO = {"2-255": 0.31, "8-255": 0.57}
+EPOCHS, MIXING = 800, 600  # of IBP-R
+STAGE_EPOCHS, STAGE_MIXING = 200, 60  # of COLT
+
+Step = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A step to time: a method, and where in its schedule."""
+
+    setting: str  # 2-255 or 8-255
+    method: str
+    kappa: float
+    stage: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} stage {self.stage}" if self.method == "colt" else self.method
+
+
+def main() -> int:
+    args = _arguments()
+    import torch
+
+    from surebound.train import LOSSES
+
+    torch.set_num_threads(args.threads)
+    methods = args.methods or [*LOSSES]
+    where = machine(args.threads)
+    tables, costs = [], []
+    for setting in args.settings:
+        tasks = [t for method in methods for t in _tasks(setting, method)]
+        plain = Task(setting, "plain PyTorch PGD", 1.0)
+        steps = {task: _step(task) for task in tasks} | {plain: _plain_step(setting)}
+        flops = {task: _flops(step) for task, step in steps.items()}
+        best, rate = _measure(steps, args.rounds, args.threads)
+        tables.append(_table(setting, [*tasks, plain], plain, best, flops, rate))
+        costs.append(_cost(setting, best))
+        print(tables[-1], flush=True)
+    text = "\n\n".join(tables)
+    intro = (__doc__ or "").split("\n\n")[2].replace("\n", " ")
+    command = f"```\n{command_text()}\n```\n"
+    write_report(args.out / "train_step.md", f"# A training step\n\n{where}\n\n{intro}\n\n{text}\n\n{command}")
+    if {"ibp-r", "colt"} <= set(methods):
+        write_report(args.out / "train_cost.md", _cost_report(costs, where, command))
+    return 0
+
+
+def _tasks(setting: str, method: str) -> list[Task]:
+    """During the ramp and after it; for COLT, in every stage."""
+    stages = STAGES[setting] if method == "colt" else 1
+    kappas = (1.0,) if method in ("standard",) else (0.5, 1.0)
+    return [Task(setting, method, kappa, stage) for stage in range(stages) for kappa in kappas]
+
+
+def _step(task: Task) -> Step:
+    import torch
+
+    from surebound.network.architectures import architecture
+    from surebound.train.batch import Batch, Draws
+    from surebound.train.chain import Chain
+    from surebound.train.config import at_stage, read_config
+
+    config = read_config(f"cifar10-{task.setting}-{task.method}")
+    x, y = _images(task.setting)
+    torch.manual_seed(0)
+    net = architecture(f"conv-{task.setting}", in_shape=SHAPE, classes=CLASSES, mean=(0.5,) * 3, std=(0.2,) * 3)
+    chain = Chain(net, SHAPE)
+    frozen = task.stage if config.schedule.freeze else 0
+    net.requires_grad_(False)
+    trained = chain.parameters(start=frozen)
+    for parameter in trained:
+        parameter.requires_grad_(True)
+    optimiser = torch.optim.SGD(trained, lr=1e-6, momentum=0.9)
+    eps = float(config.eps) * at_stage(config.schedule.inflation, task.stage) * (0.5 if task.kappa < 1 else 1.0)
+    eps = float(config.eps) * at_stage(config.schedule.inflation, task.stage) if task.method == "colt" else eps
+
+    def step(i: int) -> None:
+        draws = Draws(0, i, size=len(x))
+        batch = Batch(x=x, y=y, eps=eps, kappa=task.kappa, ramp=task.kappa, stage=task.stage, draws=draws)
+        terms = config.loss(chain, batch)
+        optimiser.zero_grad(set_to_none=True)
+        terms.total.backward()
+        optimiser.step()
+
+    return step
+
+
+def _plain_step(setting: str) -> Step:
+    """What one would write without thinking about speed: 8 steps of PGD with autograd, then a step of SGD."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from surebound.network.architectures import architecture
+
+    x, y = _images(setting)
+    torch.manual_seed(0)
+    net = architecture(f"conv-{setting}", in_shape=SHAPE, classes=CLASSES, mean=(0.5,) * 3, std=(0.2,) * 3)
+    optimiser = torch.optim.SGD(net.parameters(), lr=1e-6, momentum=0.9)
+    eps = 2.1 * 2 / 255
+
+    def step(i: int) -> None:
+        adversarial = (x + eps * (2 * torch.rand_like(x) - 1)).clamp(0, 1)
+        for _ in range(8):
+            adversarial.requires_grad_(True)
+            (gradient,) = torch.autograd.grad(cross_entropy(net(adversarial), y), adversarial)
+            moved = adversarial.detach() + 0.25 * eps * gradient.sign()
+            adversarial = torch.max(torch.min(moved, x + eps), x - eps).clamp(0, 1)
+        optimiser.zero_grad()
+        cross_entropy(net(adversarial), y).backward()
+        optimiser.step()
+
+    return step
+
+
+def _images(setting: str) -> tuple["torch.Tensor", "torch.Tensor"]:  # noqa: F821
+    import torch
+
+    size = 100 if setting == "2-255" else 150
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(size, *SHAPE, generator=generator), torch.randint(0, CLASSES, (size,), generator=generator)
+
+
+def _flops(step: Step) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        step(0)
+    return counter.get_total_flops()
+
+
+def _measure(steps: dict[Task, Step], rounds: int, threads: int) -> tuple[dict[Task, float], float]:
+    """The best seconds of each step, and the best GFLOP/s of a matrix product, over all rounds."""
+    best = dict.fromkeys(steps, float("inf"))
+    rate = 0.0
+    for index in range(rounds):
+        rate = max(rate, sgemm_rate(threads, repeats=5))
+        for task, step in steps.items():
+            for _ in range(2):
+                begin = time.perf_counter()
+                step(index)
+                best[task] = min(best[task], time.perf_counter() - begin)
+    return best, rate
+
+
+def _table(
+    setting: str, tasks: list[Task], plain: Task, best: dict[Task, float], flops: dict[Task, int], rate: float
+) -> str:
+    size = len(_images(setting)[0])
+    rows = [
+        [
+            task.name,
+            f"{task.kappa:g}",
+            f"{best[task] * 1e3:.0f}",
+            f"{size / best[task]:.0f}",
+            f"{best[task] / best[plain]:.2f}",
+            f"{flops[task] / 1e9:.1f}",
+            f"{flops[task] / best[task] / 1e9 / rate:.0%}",
+        ]
+        for task in tasks
+    ]
+    header = ["method", "κ", "ms per step", "images/s", "÷ plain PGD", "GFLOP", "of SGEMM"]
+    return f"## `conv-{setting}`, batch {size} (SGEMM {rate:.0f} GFLOP/s)\n\n{markdown_table(header, rows)}"
+
+
+def _cost(setting: str, best: dict[Task, float]) -> list[str]:
+    """Total training time from step times and the paper's epochs."""
+    if Task(setting, "colt", 1.0) not in best or Task(setting, "ibp-r", 1.0) not in best:
+        return []
+    steps = 50_000 // len(_images(setting)[0])
+    ibp_r = steps * (MIXING * best[Task(setting, "ibp-r", 0.5)] + (EPOCHS - MIXING) * best[Task(setting, "ibp-r", 1.0)])
+    colt = steps * sum(
+        STAGE_MIXING * best[Task(setting, "colt", 0.5, j)]
+        + (STAGE_EPOCHS - STAGE_MIXING) * best[Task(setting, "colt", 1.0, j)]
+        for j in range(STAGES[setting])
+    )
+    hours = [f"{seconds / 3600:.1f}" for seconds in (ibp_r, colt)]
+    return [setting.replace("-", "/"), *hours, f"{ibp_r / colt:.2f}", f"{PAPER_RATIO[setting]:.2f}"]
+
+
+def _cost_report(costs: list[list[str]], where: str, command: str) -> str:
+    header = ["ε", "IBP-R, h", "COLT, h", "IBP-R ÷ COLT", "paper"]
+    return f"""# Training time of IBP-R and of COLT
+
+{where}
+
+Hours for the whole of the paper's training on these two cores: milliseconds per step, measured in turns in one run
+(`train_step.md`), times the steps of the paper's epochs. IBP-R has {EPOCHS} epochs, {MIXING} of them with κ below 1;
+COLT has 4 stages at 2/255 and 3 at 8/255, of {STAGE_EPOCHS} epochs, {STAGE_MIXING} of them with κ below 1. The paper's
+ratios are of its own runs on a GPU (table 1).
+
+{markdown_table(header, costs)}
+{command}"""
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="(default: all)")
+    parser.add_argument("--settings", nargs="+", choices=list(STAGES), default=list(STAGES))
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the reports")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

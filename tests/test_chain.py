@@ -55,7 +55,7 @@ def test_batch_norms_in_training_are_torchs_own() -> None:
 
 
 @pytest.mark.parametrize("options", [{"momentum": None}, {"momentum": 0.3}, {"affine": False}, {"eps": 0.1}])
-def test_batch_norms_with_other_options(options: dict[str, float | None | bool]) -> None:
+def test_batch_norms_with_other_options(options: dict[str, float | bool | None]) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(
         nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3, **options), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2)
@@ -225,7 +225,10 @@ MISFITS: list[tuple[list[nn.Module], str]] = [
     ([_FIRST, nn.ReLU(), nn.Conv2d(4, 3, 4), nn.Flatten()], "must end in a Linear layer"),
     ([nn.Flatten()], "must end in a Linear layer"),
     ([nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), _LAST], r"\(Conv2d\) gets inputs of shape \[2, 6, 6\]; expected"),
-    ([_FIRST, nn.ReLU(), nn.Flatten(), nn.Linear(65, 3)], r"'3' \(Linear\) gets inputs of shape \[4, 4, 4\]; expected 65"),
+    (
+        [_FIRST, nn.ReLU(), nn.Flatten(), nn.Linear(65, 3)],
+        r"'3' \(Linear\) gets inputs of shape \[4, 4, 4\]; expected 65",
+    ),
     ([nn.Flatten(), nn.Linear(72, 4), nn.ReLU(), nn.Conv2d(4, 3, 1), nn.ReLU(), _LAST], r"gets inputs of shape \[4\]"),
 ]
 

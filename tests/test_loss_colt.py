@@ -88,6 +88,7 @@ def test_later_stages_mix_the_attacks_of_two_latent_spaces(stage: int) -> None:
         (1, False, {}),
         (2, False, {"groups": "separate"}),
         (2, False, {"estimator": "geometric-mean"}),
+        (2, False, {"estimator": "geometric-mean", "groups": "separate"}),
         (3, False, {}),
         (1, True, {}),
     ],

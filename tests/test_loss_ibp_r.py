@@ -83,7 +83,10 @@ def test_all_layers_with_a_relu_and_the_logits_count() -> None:
 
 
 def test_the_area_of_stable_neurons_is_zero() -> None:
-    lower, upper = torch.tensor([[-2.0, 1.0, -3.0], [-1.0, -1.0, 0.0]]), torch.tensor([[3.0, 2.0, -1.0], [1.0, 0.0, 5.0]])
+    lower, upper = (
+        torch.tensor([[-2.0, 1.0, -3.0], [-1.0, -1.0, 0.0]]),
+        torch.tensor([[3.0, 2.0, -1.0], [1.0, 0.0, 5.0]]),
+    )
     assert hull_areas([(lower, upper), (lower, upper)]).tolist() == [12.0, 2.0]
 
 
@@ -145,7 +148,9 @@ def test_gradients_are_those_of_differences(options: dict[str, Any], norm: bool)
     loss(chain, tiny_batch()).total.backward()
     generator = torch.Generator().manual_seed(0)
     ways = [torch.randn(p.shape, generator=generator).double() for p in chain.parameters()]
-    slope = sum(float((p.grad * way).sum()) for p, way in zip(chain.parameters(), ways, strict=True) if p.grad is not None)
+    slope = sum(
+        float((p.grad * way).sum()) for p, way in zip(chain.parameters(), ways, strict=True) if p.grad is not None
+    )
     values = []
     for h in (1e-6, -1e-6):
         moved = tiny_chain(norm=norm)

@@ -59,5 +59,5 @@ def test_gradients_go_through_the_weights_alone() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(UsageError, match="pgd: l1 is -0.1; expected a number at least 0"):
+    with pytest.raises(UsageError, match=r"pgd: l1 is -0\.1; expected a number at least 0"):
         PGDTraining(l1=-0.1)

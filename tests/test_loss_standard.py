@@ -25,5 +25,5 @@ def test_the_total_is_the_formula(norm: bool) -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(UsageError, match="standard: l1 is -1.0; expected a number at least 0"):
+    with pytest.raises(UsageError, match=r"standard: l1 is -1\.0; expected a number at least 0"):
         Standard(l1=-1.0)

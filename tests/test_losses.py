@@ -2,18 +2,18 @@
 
 import threading
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from chains import CLASSES, SHAPE, tiny_batch, tiny_chain
 from torch import Tensor, nn
 
 from surebound.train import LOSSES, parallel
 from surebound.train.batch import Batch, Draws, Loss, Terms
 from surebound.train.chain import Chain
-from surebound.train.validate import validate
+from surebound.train.validate import Validation, validate
 
 METHODS = [(name, 0) for name in LOSSES] + [("colt", 1), ("colt", 2)]  # (name, stage); later stages freeze layers
 SINGLE = [(name, stage) for name, stage in METHODS if stage == 0]
@@ -29,13 +29,17 @@ def made(name: str) -> Loss:
     return LOSSES[name]()
 
 
-def staged(stage: int, *, norm: bool = False, dtype: torch.dtype = torch.float64, seed: int = 0) -> Chain:
+def staged(stage: int, *, norm: bool = False, dtype: torch.dtype = torch.float64) -> Chain:
     """A chain whose first `stage` layers are frozen."""
-    chain = tiny_chain(norm=norm, dtype=dtype, seed=seed)
+    chain = tiny_chain(norm=norm, dtype=dtype)
+    freeze(chain, stage)
+    return chain
+
+
+def freeze(chain: Chain, stage: int) -> None:
     chain.module.requires_grad_(False)
     for parameter in chain.parameters(start=stage):
         parameter.requires_grad_(True)
-    return chain
 
 
 def gradients(terms: Terms, chain: Chain) -> list[Tensor | None]:
@@ -49,8 +53,16 @@ def gradients(terms: Terms, chain: Chain) -> list[Tensor | None]:
 
 @every_method
 @with_and_without_norms
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("moment", [{}, {"kappa": 0.0, "ramp": 0.0, "eps": 0.0}, {"kappa": 1.0, "ramp": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "moment"),
+    [
+        (torch.float32, {}),
+        (torch.float64, {"kappa": 0.0, "ramp": 0.0, "eps": 0.0}),
+        (torch.float32, {"kappa": 1.0, "ramp": 0.0, "eps": 0.0}),
+        (torch.float64, {"kappa": 1.0, "ramp": 1.0}),
+    ],
+    ids=["rising", "natural", "warm-up", "full"],
+)
 def test_a_total_with_gradients_and_parts_without(
     name: str, stage: int, norm: bool, dtype: torch.dtype, moment: dict[str, float]
 ) -> None:
@@ -62,7 +74,7 @@ def test_a_total_with_gradients_and_parts_without(
     assert not any(p.requires_grad for p in terms.parts.values())
     assert all(p.grad is None for p in chain.module.parameters()), "an attack left gradients behind"
     for k, (affine, _) in enumerate(chain.parts):
-        assert (affine.weight.requires_grad) == (k >= stage)
+        assert affine.weight.requires_grad == (k >= stage)
     found = gradients(terms, chain)
     frozen = len(found) - len(chain.parameters(start=stage))
     assert all(g is None for g in found[:frozen])
@@ -127,7 +139,7 @@ def test_a_box_without_a_width_gives_the_natural_loss(name: str, stage: int, nor
 @every_method
 @with_and_without_norms
 def test_gradients_are_those_of_central_differences(name: str, stage: int, norm: bool) -> None:
-    """For ten weights drawn at random, while ε rises: afterwards TAPS's gradient is not that of its value, on purpose."""
+    """For ten weights drawn at random, while ε rises; later TAPS's gradient is not that of its value, on purpose."""
     chain, h = staged(stage, norm=norm), 1e-6
     found = gradients(made(name)(chain, tiny_batch(stage=stage)), chain)
     generator = torch.Generator().manual_seed(5)
@@ -135,20 +147,16 @@ def test_gradients_are_those_of_central_differences(name: str, stage: int, norm:
     scale = max(float(g.abs().max()) for _, g in trained)
     for pick in torch.randint(10**6, (10, 2), generator=generator).tolist():
         p, g = trained[pick[0] % len(trained)]
-        index = pick[1] % p.numel()
-        totals = []
+        place = torch.unravel_index(torch.tensor(pick[1] % p.numel()), p.shape)
+        here, totals = p[place].item(), []
         for move in (h, -h):
             with torch.no_grad():
-                p.reshape(-1)[index] += move if p.is_contiguous() else 0.0
-                if not p.is_contiguous():
-                    place = torch.unravel_index(torch.tensor(index), p.shape)
-                    p[place] += move
+                p[place] = here + move
             totals.append(made(name)(chain, tiny_batch(stage=stage)).total.item())
-            with torch.no_grad():
-                place = torch.unravel_index(torch.tensor(index), p.shape)
-                p[place] -= move
+        with torch.no_grad():
+            p[place] = here
         slope = (totals[0] - totals[1]) / (2 * h)
-        assert float(g.reshape(-1)[index]) == pytest.approx(slope, rel=1e-5, abs=1e-6 * scale)
+        assert float(g[place]) == pytest.approx(slope, rel=1e-5, abs=1e-6 * scale)
 
 
 # ── Shares of a batch ──
@@ -233,35 +241,52 @@ def test_two_processes_make_the_step_of_one(name: str, stage: int, monkeypatch: 
 
 # ── Learning ──
 
-# The least share of images that intervals verify after training. Standard training and PGD owe none, and neither do
-# COLT and CAP, whose certificates need tighter bounds than intervals.
-VERIFIED = {name: 0.9 for name in LOSSES} | {"standard": 0.0, "pgd": 0.0, "colt": 0.0, "cap": 0.0}
+INTERVALS = ["ibp-r", "ibp", "ibp-shi", "crown-ibp", "sabr", "mtl-ibp", "cc-ibp", "exp-ibp", "taps", "staps"]
+STABLE = ["colt", "relu-stability"]  # they reward stable neurons, but need tighter bounds than intervals
+# Published coefficients suit networks of thousands of neurons; this one has a few hundred.
+STRONGER = {
+    "ibp-r": {"half_rho": 0.05},
+    "relu-stability": {"rho": 0.01},
+    "sabr": {"subselection": 0.4},
+    "mtl-ibp": {"alpha": 0.1},
+    "cc-ibp": {"alpha": 0.2},
+    "exp-ibp": {"alpha": 0.2},
+}
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_dozen_images_are_learned(name: str) -> None:
-    """Three classes around three random images; Adam at the full radius throughout."""
+@cache
+def learned(name: str) -> tuple[float, float, Validation]:
+    """A dozen images of three classes around three random ones, 60 steps of Adam of which ε rises in 30: the first and
+    the last total, and how the network does."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(12) % CLASSES
-    x = (torch.rand(CLASSES, *SHAPE, generator=generator)[y] + 0.2 * torch.randn(12, *SHAPE, generator=generator)).clamp(0, 1)
-    loss, eps = made(name), 0.02
-    chain = tiny_chain(dtype=torch.float32)
-    totals: list[float] = []
+    centres, noise = torch.rand(CLASSES, *SHAPE, generator=generator), torch.randn(12, *SHAPE, generator=generator)
+    x = (centres[y] + 0.2 * noise).clamp(0, 1)
+    loss: Loss = LOSSES[name](**STRONGER.get(name, {}))
+    chain, eps, totals = tiny_chain(dtype=torch.float32), 0.02, []
     for stage in range(3 if name == "colt" else 1):
-        chain.module.requires_grad_(False)
-        trained = chain.parameters(start=stage)
-        for parameter in trained:
-            parameter.requires_grad_(True)
-        optimiser = torch.optim.Adam(trained, lr=1e-2)
-        for step in range(30 if name == "colt" else 80):
+        freeze(chain, stage)
+        optimiser = torch.optim.Adam(chain.parameters(start=stage), lr=1e-2)
+        for step in range(30 if name == "colt" else 60):
+            ramp = 1.0 if name == "colt" else min(step / 30, 1.0)
             draws = Draws(0, stage, step, size=12)
-            terms = loss(chain, Batch(x=x, y=y, eps=eps, kappa=1.0, ramp=1.0, stage=stage, draws=draws))
+            terms = loss(chain, Batch(x=x, y=y, eps=ramp * eps, kappa=1.0, ramp=ramp, stage=stage, draws=draws))
             optimiser.zero_grad()
             terms.total.backward()
             optimiser.step()
             totals.append(terms.total.item())
     result = validate(chain, x, y, eps=eps, steps=10, batch=12, seed=0, device=torch.device("cpu"))
-    print(name, totals[0], totals[-1], result)
-    assert totals[-1] < 0.5 * totals[0]
-    assert result.standard == 1.0 and result.pgd >= (0.0 if name == "standard" else 0.9)
-    assert result.ibp >= VERIFIED[name]
+    return totals[0], totals[-1], result
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_dozen_images_are_learned(name: str) -> None:
+    first, last, result = learned(name)
+    assert last < 0.2 * first
+    assert result.standard == result.pgd == 1.0
+    if name in INTERVALS:  # chance is a third
+        assert result.ibp >= 0.75
+    if name in STABLE:
+        assert sum(result.ambiguous) < 0.9 * sum(learned("standard")[2].ambiguous)
+    if name == "standard":
+        assert result.ibp <= 0.25, "what the others are measured by would be no achievement"

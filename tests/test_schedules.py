@@ -1,5 +1,7 @@
 """Radius, κ and learning rate at chosen steps, against tables worked out by hand."""
 
+from itertools import pairwise
+
 import pytest
 
 from surebound.train.config import OptimiserConfig, Schedule
@@ -110,10 +112,10 @@ def test_without_a_ramp_training_starts_at_its_end() -> None:
 def test_the_smooth_ramp_rises_without_a_corner() -> None:
     count, h = 4000, 1 / 4000
     values = [smooth(k * h) for k in range(count + 1)]
-    slopes = [(b - a) / h for a, b in zip(values, values[1:], strict=False)]
+    slopes = [(b - a) / h for a, b in pairwise(values)]
     assert values[0] == 0.0 and values[-1] == pytest.approx(1.0, abs=1e-15)
     assert all(slope > 0 for slope in slopes)  # t⁴ at t = 1/4000 is still far above the smallest float
-    jumps = [abs(b - a) for a, b in zip(slopes, slopes[1:], strict=False)]
+    jumps = [abs(b - a) for a, b in pairwise(slopes)]
     steepest = 12 * 0.25**2 * 256 / 13  # the largest second derivative, 12 t² / s at t = 1/4
     assert max(jumps) <= steepest * h * 1.001
     assert slopes[-1] == pytest.approx(16 / 13) and slopes[0] < 1e-9  # straight from 1/4 on, flat at 0

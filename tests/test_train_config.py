@@ -152,8 +152,8 @@ def test_overrides_come_last() -> None:
     assert config.schedule.epochs == 3 and config.eps == Fraction(1, 10)
     assert isinstance(config.loss, IBPR) and config.loss.attack.steps == 2
     assert config.loss.half_rho == read_config("digits-ibp-r").loss.half_rho  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="warmup 0 and mixing 20 exceed epochs 3"):
-        read_config("digits-ibp-r", ["schedule.epochs=3"])
+    with pytest.raises(UsageError, match=r"warmup \d+ and mixing \d+ exceed epochs 0"):
+        read_config("digits-ibp-r", ["schedule.epochs=0"])
 
 
 def test_a_file_is_read_by_its_ending(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_no_sample_beats_a_bound(slopes: Slopes, rng: np.random.Generator) -> No
         z = layers.logits(torch.lerp(*batch.box, unit))
         margin = z.gather(1, batch.y[:, None]) - z.gather(1, rivals)
         assert (margin >= found - 1e-12).all()
-        gap = min(gap, float((margin - found).min()))
+        gap = min(gap, (margin - found).min().item())
     assert gap < 0.5  # and the bounds are worth something
 
 

@@ -41,7 +41,8 @@ class Projections:
 
     `groups` says what a vector covers: ``separate`` estimates the norm over each layer's error terms and adds them up;
     ``merged`` estimates the norm over all terms from one vector for all, since scales of independent Cauchy variables
-    add up by themselves, with as many passes per layer as there are vectors instead of that many per group.
+    add up by themselves, with as many passes per layer as there are vectors instead of that many per group. The median
+    is the better one to differentiate: the gradient of the geometric mean has terms 1/p_j of infinite variance.
     """
 
     count: int = 50
@@ -239,7 +240,9 @@ class _Walk:
             older = (torch.addcmul(older[0], self.radius, cast(Tensor, vectors)[:, None]),)
         moved = [_push(layer, v) for v in older]
         norms = [projections.estimate(v) for v in moved] + ([absolute(layer)(self.radius)] if exact else [])
-        if exact and vectors is not None:
+        if vectors is None:
+            moved = []
+        elif exact:
             moved.append(_push(layer, self.radius * vectors[:, None]))
         return _Walk(layer(self.centre), torch.stack(norms).sum(0), tuple(moved))
 
@@ -278,8 +281,10 @@ def enclose(layers: Layers, batch: Batch, *, depth: int, projections: Projection
         return Enclosure(Zonotope(frozen, centre, radius, ()), None)
     start, reach = frozen.normalise(centre), image_layout(radius / frozen.std)
     vectors = [projections.draw(batch.draws, layer.in_shape, start) for layer in passed[:-1]]
-    per_sample = projections.count * max(prod(layer.shape) for layer in passed)
-    size = max(1, _CHUNK.get(start.device.type, _DEFAULT_CHUNK) // per_sample)
+    size = len(start)
+    if vectors:
+        per_sample = projections.count * max(prod(layer.shape) for layer in passed)
+        size = max(1, _CHUNK.get(start.device.type, _DEFAULT_CHUNK) // per_sample)
     last = layers.affine[depth]
     parameters = [p for p in (last.weight, last.bias) if p is not None]
     leaves = [p.detach().requires_grad_(regularise) for p in parameters]

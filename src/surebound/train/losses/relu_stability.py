@@ -30,10 +30,10 @@ class ReLUStability:
 
     `bounds` ``improved`` ("improved interval arithmetic" there) bounds the first two affine layers jointly: with a the
     neurons of the first that are active on the whole box, x̂_2 = A_2 D_a (A_1 x + b_1) + A_2 (I − D_a) σ(x̂_1) + b_2 has
-    the radius |A_2 D_a A_1| r + |A_2 (I − D_a)| r_1. Later layers go by intervals, from these; with ``interval``, all do.
-    D_a differs between samples, so that A_2 D_a A_1 has to be made for each: where that would take more
-    than `joint_limit` multiply-adds per sample, intervals are used instead. conv-2-255 takes 0.45e9, conv-8-255 1.5e9,
-    cnn7 2.8e9.
+    the radius |A_2 D_a A_1| r + |A_2 (I − D_a)| r_1. Later layers, or with ``interval`` all, go by intervals.
+    D_a differs between samples, so that A_2 D_a A_1 has to be made for each: where that would take more than
+    `joint_limit` multiply-adds per sample, intervals are used instead. conv-2-255 takes 0.45e9, conv-8-255 1.5e9, cnn7
+    2.8e9.
 
     Deviations: the published code, on MNIST, composes three layers, not two; it leaves the last layer out of ‖θ‖₁ and
     counts a convolution's weights once for every position they act at.

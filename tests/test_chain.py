@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from surebound.errors import UnsupportedOpError, UsageError
 from surebound.network.architectures import Normalise
 from surebound.train.chain import Chain, Conv, Dense, absolute, flatten, l1_norm, linear
+from surebound.train.interval import propagate
 
 # ── Values ──
 
@@ -174,17 +175,20 @@ def test_images_stay_channels_last_forwards_and_backwards(channels: int, norm: b
 
     layers = chain.layers(x)
     for sign in (linear, absolute):
-        value = layers.normalise(x.clone().requires_grad_())
+        pixels = x.clone().requires_grad_()
+        value = (layers.normalise(pixels) + layers.normalise(pixels + 0.1)) / 2  # as a box's centre is made
         for k, layer in enumerate(layers.affine[:-1]):
             value = sign(layer)(value)
             value.register_hook(record(f"gradient {k}"))
             seen.append((f"value {k}", value))
             value = value.relu()
+            value.register_hook(record(f"gradient after ReLU {k}"))
         flatten(value).square().sum().backward(retain_graph=True)
     back = layers.affine[-1].adjoint(torch.randn(4, 3))
     seen += [("adjoint", back), ("adjoint of a convolution", layers.affine[1].adjoint(back))]
     seen += [("weight gradient", w.grad) for w in chain.weights()[:2] if w.grad is not None]
-    assert len(seen) == 12
+    seen += [("interval end", end) for ends in propagate(layers, x - 0.1, x + 0.1, stop=2) for end in ends]
+    assert len(seen) == 20
     for name, tensor in seen:
         assert tensor.is_contiguous(memory_format=torch.channels_last), name
         assert not tensor.is_contiguous() or tensor.shape[1] == 1, name

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Draws
-from surebound.train.chain import Chain
+from surebound.train.chain import Chain, Layers
 
 OPTIONS = [
     TrainAttack(),
@@ -129,13 +129,22 @@ def test_more_restarts_never_do_less_harm() -> None:
 
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("attack", OPTIONS, ids=str)
-def test_parameters_get_no_gradients(attack: TrainAttack, norm: bool) -> None:
+def test_parameters_get_no_gradients(attack: TrainAttack, norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     chain, batch = tiny_chain(norm=norm), tiny_batch()
     layers = chain.layers(batch.x)
     evaluated: list[Tensor] = []
     hooks = [w.register_hook(evaluated.append) for w in chain.parameters()]
     before = [p.detach().clone() for p in chain.parameters()]
+    used: list[bool] = []  # whether a pass recorded what gradients of weights would need
+    original = Layers.logits
+
+    def watched(self: Layers, x: Tensor) -> Tensor:
+        used.extend(affine.weight.requires_grad for affine in self.affine)
+        return original(self, x)
+
+    monkeypatch.setattr(Layers, "logits", watched)
     attack.run(layers, batch)
+    assert not any(used) and bool(used) == bool(attack.updates)
     assert not evaluated and all(p.grad is None and p.requires_grad for p in chain.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, chain.parameters(), strict=True))
     assert not any(a.weight.requires_grad for a in layers.detach().affine)

@@ -60,7 +60,7 @@ def test_a_run_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--out", "OUT", "--resume"], "cannot read the config file"),
         (["--out", "OUT", "--config", "none.toml"], "cannot read the config file 'none.toml'"),
         (["--out", "OUT", *TRAIN[1:], "--set", "loss.rho=1"], "unknown key 'loss.rho'"),
-        (["--out", "OUT", *TRAIN[1:], "--set", "schedule.epochs=-1"], "schedule.epochs is -1; expected at least 0"),
+        (["--out", "OUT", *TRAIN[1:], "--set", "schedule.epochs=-1"], "schedule.epochs is -1; expected at least 1"),
         (["--out", "OUT", *TRAIN[1:], "--set", "method=magic"], "unknown training method 'magic'"),
         (["--out", "OUT", *TRAIN[1:], "--set", "data.name=imagenet"], "unknown data set 'imagenet'"),
         (

@@ -68,7 +68,7 @@ def test_a_tables_values_reach_the_loss_and_its_attack() -> None:
         ({"seed": 1.5}, "seed is 1.5; expected an integer"),
         ({"data": {"batch": 0}}, "data.batch is 0; expected at least 1"),
         ({"data": {"first": 0}}, "data.first is 0; expected at least 1"),
-        ({"schedule": {"epochs": -1}}, "schedule.epochs is -1; expected at least 0"),
+        ({"schedule": {"epochs": -1}}, "schedule.epochs is -1; expected at least 1"),
         ({"schedule": {"epochs": 2.0}}, "schedule.epochs is 2.0; expected an integer"),
         ({"schedule": {"warmup": 1, "mixing": 4}}, "warmup 1 and mixing 4 exceed epochs 4; expected them to fit"),
         ({"schedule": {"kappa": [0, 1.5]}}, r"schedule.kappa is \[0.0, 1.5\]; expected two numbers from 0 to 1"),

@@ -269,7 +269,7 @@ def test_own_data_and_network(tmp_path: Path) -> None:
     digits = load_dataset("digits")
     x, y = digits.train.take(range(120))
     own = dataset_from_tensors(train=(x[:100], y[:100]), test=(x[100:], y[100:]), name="own")
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
     settings = config(method="standard", data={"name": "own", "batch": 20}, schedule={"epochs": 30})
     result = run(settings, tmp_path / "run", dataset=own, module=module)
     assert result.module is module

@@ -64,6 +64,10 @@ class Terms:
     parts: dict[str, Tensor] = field(default_factory=dict)  # () each, detached
 
 
+PER_STAGE = "per stage"
+"""In the metadata of a loss's field: it has a value for each stage of the schedule."""
+
+
 class Loss(Protocol):
     """What every entry of `surebound.train.LOSSES` makes: a frozen dataclass of hyper-parameters."""
 

@@ -319,6 +319,8 @@ def _read(module: nn.Sequential) -> tuple[Normalise | None, list[tuple[nn.Conv2d
             )
     if not parts or not relu_next or not isinstance(parts[-1][0], nn.Linear):
         raise UnsupportedOpError("a network to train must end in a Linear layer, without a ReLU after it")
+    if len(parts) < 2:
+        raise UnsupportedOpError("a network to train needs at least one layer with ReLUs before its last")
     return normalise, parts
 
 

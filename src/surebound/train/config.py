@@ -12,7 +12,7 @@ The table `[loss]` holds the hyper-parameters of the method, a dataclass of its 
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
@@ -22,7 +22,7 @@ from surebound.config import Table, build, merge, override, read_toml
 from surebound.errors import UsageError
 from surebound.network.architectures import ARCHITECTURES
 from surebound.train import LOSSES
-from surebound.train.batch import Loss
+from surebound.train.batch import PER_STAGE, Loss
 from surebound.train.initialise import INITIALISATIONS
 
 PerStage = float | tuple[float, ...]
@@ -39,7 +39,11 @@ def _check_stages(name: str, value: PerStage, stages: int) -> None:
         raise UsageError(f"{name} has {len(value)} values; expected one, or one for each of {stages} stages")
 
 
-def _at_least(where: str, least: int, **values: int) -> None:
+def _values(value: PerStage) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _at_least(where: str, least: int, **values: float) -> None:
     for name, value in values.items():
         if value < least:
             raise UsageError(f"{where}.{name} is {value}; expected at least {least}")
@@ -84,8 +88,8 @@ class Schedule:
     kappa: tuple[float, float] = (0.0, 1.0)  # before and after the ramp
 
     def __post_init__(self) -> None:
-        _at_least("schedule", 0, epochs=self.epochs, warmup=self.warmup, mixing=self.mixing)
-        _at_least("schedule", 1, stages=self.stages)
+        _at_least("schedule", 0, warmup=self.warmup, mixing=self.mixing)
+        _at_least("schedule", 1, epochs=self.epochs, stages=self.stages)
         if self.warmup + self.mixing > self.epochs:
             raise UsageError(
                 f"schedule: warmup {self.warmup} and mixing {self.mixing} exceed epochs {self.epochs}; "
@@ -94,6 +98,7 @@ class Schedule:
         if not all(0 <= k <= 1 for k in self.kappa):
             raise UsageError(f"schedule.kappa is {list(self.kappa)}; expected two numbers from 0 to 1")
         _check_stages("schedule.inflation", self.inflation, self.stages)
+        _at_least("schedule", 0, inflation=min(_values(self.inflation)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +121,8 @@ class OptimiserConfig:
             raise UsageError(f"optimiser.decay is {self.decay}; expected a number in (0, 1]")
         if self.clip is not None and not self.clip > 0:
             raise UsageError(f"optimiser.clip is {self.clip}; expected a positive number")
-        rates = self.lr if isinstance(self.lr, tuple) else (self.lr,)
-        if not rates or not all(rate > 0 for rate in rates):
+        _at_least("optimiser", 0, momentum=self.momentum, weight_decay=self.weight_decay)
+        if not self.lr or not min(_values(self.lr)) > 0:
             raise UsageError(f"optimiser.lr is {self.lr}; expected positive numbers")
 
 
@@ -169,6 +174,9 @@ class TrainConfig:
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed is {self.seed}; expected a whole number from 0 to 2**63 - 1")
         _check_stages("optimiser.lr", self.optimiser.lr, self.schedule.stages)
+        for field in fields(self.loss):
+            if PER_STAGE in field.metadata:
+                _check_stages(f"loss.{field.name}", getattr(self.loss, field.name), self.schedule.stages)
 
 
 def train_config(table: Mapping[str, Any]) -> TrainConfig:

@@ -28,7 +28,7 @@ from surebound.train.parallel import World, average_gradients, mean_over_process
 from surebound.train.schedules import Moment, Plan
 from surebound.train.validate import Validation, validate
 
-_ORDER, _AUGMENT, _LOSS, _MODULE, _VALIDATE = range(5)  # what random numbers are for
+_ORDER, _AUGMENT, _LOSS, _VALIDATE = range(4)  # what random numbers are for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +54,20 @@ class _Tally:
     """Sums of the loss's terms over the epoch so far, and the seconds of the whole run."""
 
     seconds: float = 0.0
-    steps: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, tuple[float, int]] = field(default_factory=dict)  # and how many
 
     def add(self, values: dict[str, float]) -> None:
-        self.steps += 1
         for name, value in values.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
+            total, count = self.sums.get(name, (0.0, 0))
+            self.sums[name] = total + value, count + 1
+
+    def mean(self, name: str) -> float:
+        total, count = self.sums.get(name, (0.0, 0))
+        return total / max(count, 1)
 
     def take(self) -> dict[str, float]:
-        means = {name: value / self.steps for name, value in self.sums.items()}
-        self.steps, self.sums = 0, {}
+        means = {name: self.mean(name) for name in self.sums}
+        self.sums = {}
         return means
 
 
@@ -89,6 +92,11 @@ class Loop:
         self._augmentation = dataset.augmentation if config.data.augment else Augmentation()
         self._test = dataset.test.first(min(config.validation.images, len(dataset.test)))
         self._share = world.share(config.data.batch)
+        if config.schedule.freeze and config.schedule.stages > len(chain.parts):
+            raise UsageError(
+                f"schedule.stages is {config.schedule.stages}, of which each freezes another layer; "
+                f"expected at most {len(chain.parts)}, the network's affine layers"
+            )
         epoch_steps = len(self._images) // config.data.batch
         if epoch_steps == 0:
             raise UsageError(f"data.batch is {config.data.batch}; expected at most the {len(self._images)} images")
@@ -123,8 +131,6 @@ class Loop:
         """A fresh optimiser over what this stage trains."""
         frozen = stage if self._config.schedule.freeze else 0
         trained = self._chain.parameters(start=frozen)
-        if not trained:
-            raise UsageError(f"schedule.stages: stage {stage} has no layer left to train; expected fewer stages")
         for parameter in self._chain.module.parameters():
             parameter.requires_grad_(False)
         for parameter in trained:
@@ -137,7 +143,6 @@ class Loop:
 
     def _step(self, step: int, moment: Moment, optimiser: torch.optim.Optimizer) -> None:
         """One update of the weights."""
-        torch.manual_seed(self._key(_MODULE, step))  # for modules that draw themselves
         for group in optimiser.param_groups:
             group["lr"] = moment.lr
         terms = self._config.loss(self._chain, self._batch(step, moment))
@@ -177,9 +182,6 @@ class Loop:
             draws=Draws(self._config.seed, _LOSS, step, size=size, part=self._share, device=self._device),
         )
 
-    def _key(self, *key: int) -> int:
-        return Draws(self._config.seed, *key, size=0).generator.initial_seed()
-
     def _end_epoch(self, done: int, moment: Moment) -> None:
         """Write the epoch's means, and validate when it is time to."""
         epoch = done // self.plan.epoch_steps
@@ -214,7 +216,7 @@ class Loop:
             eps=float(self._config.eps),
             steps=settings.attack_steps,
             batch=settings.batch,
-            seed=self._key(_VALIDATE),
+            seed=self._config.seed,
             device=self._device,
         )
 
@@ -225,13 +227,13 @@ class Loop:
     def _restore(self) -> tuple[int, torch.optim.Optimizer | None]:
         """The step to go on with, and the optimiser as it was."""
         found = self._folder.restore(self._chain.module)
+        if self._world.is_main:
+            self.validation = self._folder.rewind(0 if found is None else found.step)
         if found is None:
             return 0, None
         optimiser = self._begin_stage(found.stage)
         restore_optimiser(optimiser, found.optimiser)
         self._tally = _Tally(**found.meta["tally"])
-        if self._world.is_main:
-            self.validation = self._folder.rewind(found.step)
         return found.step, optimiser
 
     def _report(self, done: int) -> None:
@@ -244,7 +246,7 @@ class Loop:
                 steps=self.plan.steps,
                 epoch=(done - 1) // self.plan.epoch_steps + 1,
                 epochs=epochs,
-                loss=self._tally.sums.get("loss", 0.0) / max(self._tally.steps, 1),
+                loss=self._tally.mean("loss"),
                 rate=self._config.data.batch / self._pace,
                 remaining=self._pace * (self.plan.steps - done),
                 validation=self.validation,

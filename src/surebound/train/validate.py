@@ -52,8 +52,7 @@ def _measure(layers: Layers, batch: Batch, steps: int) -> Tensor:
     with torch.no_grad():
         right = layers.logits(batch.x).argmax(1) == batch.y
         bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
-        hidden = tuple(map(torch.relu, bounds[-1])) if bounds else tuple(map(layers.normalise, batch.box))
-        worst = worst_logits(layers, (hidden[0], hidden[1]), batch.y)
+        worst = worst_logits(layers, (bounds[-1][0].relu(), bounds[-1][1].relu()), batch.y)
         others = torch.ones_like(worst, dtype=torch.bool).scatter_(1, batch.y[:, None], False)
         verified = ((worst < 0) | ~others).all(1) & right
         ambiguous = [((lower < 0) & (upper > 0)).sum() for lower, upper in bounds]

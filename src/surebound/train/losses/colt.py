@@ -1,6 +1,6 @@
 """COLT: layer after layer, adversarial training in latent spaces enclosed by zonotopes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
-from surebound.train.batch import Batch, Terms
+from surebound.train.batch import PER_STAGE, Batch, Terms
 from surebound.train.chain import Chain, l1_norm
 from surebound.train.zonotope import Projections, enclose
 
@@ -31,7 +31,7 @@ class COLT:
     vectors of a step; and by default `groups` are ``merged``.
     """
 
-    rho: tuple[float, ...] = (0.005, 0.0075, 0.01125, 0.0)  # ρ_j of every stage
+    rho: tuple[float, ...] = field(default=(0.005, 0.0075, 0.01125, 0.0), metadata={PER_STAGE: True})  # ρ_j
     l1: float = 1e-5  # λ
     attack: TrainAttack = TrainAttack()
     projections: int = 50

@@ -43,7 +43,7 @@ def test_the_numbers_of_every_panel() -> None:
     assert found["natural"] == ([1, 2, 3, 4], [1.0, 0.5, 1 / 3, 0.25])
     assert isnan(found["reg term"][1][0]) and found["reg term"][1][1:] == [0.1, 0.2, pytest.approx(0.3)]
     found = _curves(accuracies)
-    assert list(found) == ["standard\n90.0 at last", "under PGD\n40.0 at last", "proved by IBP\n0.0 at last"]
+    assert list(found) == ["standard\n90.0 at last", "under PGD\n40.0 at last", "by intervals\n0.0 at last"]
     assert found["under PGD\n40.0 at last"] == ([2, 4], [20.0, 40.0])
     found = _curves(ramps)
     assert list(found) == ["ε\nup to 0.2", "κ\nup to 0.4", "learning rate\nup to 0.01"]

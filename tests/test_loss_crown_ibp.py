@@ -70,8 +70,6 @@ def test_the_total_is_the_formula(fusion: Any, ramp: float, beta_end: float, bet
     chain, batch = tiny_chain(), tiny_batch(kappa=kappa, ramp=ramp, eps=0.08)
     terms = CROWNIBP(beta_end=beta_end, fusion=fusion, l1=1e-3)(chain, batch)
     assert terms.total.item() == pytest.approx(expected(chain, batch, beta, fusion, 1e-3), rel=1e-10)
-    if kappa:
-        assert terms.parts["beta"].item() == pytest.approx(beta)
 
 
 def test_without_beta_there_is_no_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,15 +132,6 @@ def test_without_a_radius_the_loss_is_the_natural_one(fusion: Any) -> None:
     assert robust == pytest.approx(natural, rel=1e-9)
 
 
-def test_one_affine_layer() -> None:
-    chain = Chain(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(72, 3)).double(), (2, 6, 6))
-    batch = tiny_batch(kappa=1.0, ramp=0.4)
-    blended, plain = (CROWNIBP()(chain, tiny_batch(kappa=1.0, ramp=r)).total.item() for r in (0.4, 1.0))
-    assert blended == pytest.approx(plain, rel=1e-12)  # both exact
-    fused_total = CROWNIBP(fusion="loss")(chain, batch).total.item()
-    assert plain - 0.1 < fused_total < plain  # one x for all rivals
-
-
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(UsageError, match="beta_end must lie in"):
+    with pytest.raises(UsageError, match=r"beta_end is 1\.5; expected a number from 0 to 1"):
         CROWNIBP(beta_end=1.5)

@@ -16,9 +16,9 @@ from torch import nn
 
 from surebound.data import load_dataset
 from surebound.data.own import dataset_from_tensors
-from surebound.errors import TrainingError, UsageError
+from surebound.errors import NetworkError, TrainingError, UsageError
 from surebound.network.architectures import Normalise
-from surebound.train.config import TrainConfig, train_config
+from surebound.train.config import TrainConfig, read_config, train_config
 from surebound.train.folder import Folder
 from surebound.train.run import TrainResult, run
 
@@ -270,11 +270,53 @@ def test_own_data_and_network(tmp_path: Path) -> None:
     x, y = digits.train.take(range(120))
     own = dataset_from_tensors(train=(x[:100], y[:100]), test=(x[100:], y[100:]), name="own")
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
-    settings = config(method="standard", data={"name": "own", "batch": 20}, schedule={"epochs": 30})
+    settings = config(method="standard", data={"name": "own", "batch": 20}, schedule={"epochs": 30}, optimiser={})
     result = run(settings, tmp_path / "run", dataset=own, module=module)
     assert result.module is module
     right = (module(x[:100]).argmax(1) == y[:100]).float().mean()
     assert right > 0.9
+
+
+def test_an_own_network_is_tried_out_first(tmp_path: Path) -> None:
+    no_flatten = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Linear(256, 10))
+    with pytest.raises(NetworkError, match=r"the network cannot run on images of shape \[1, 8, 8\]"):
+        run(config(), tmp_path / "run", module=no_flatten)
+    few = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 7))
+    with pytest.raises(NetworkError, match=r"outputs of shape \[7\]; expected \[10\], one for each class"):
+        run(config(), tmp_path / "run", module=few)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_own_network_is_not_mistaken_for_a_named_one(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    run(config(schedule={"epochs": 1}), tmp_path / "run", module=module)
+    written = read_config(tmp_path / "run" / "config.toml")
+    assert written.network.name == "own"
+    with pytest.raises(UsageError, match=r"network\.name is 'own', for a module of your own"):
+        run(written, tmp_path / "again")
+
+
+def test_an_interrupt_from_the_listener_is_kept(tmp_path: Path) -> None:
+    settings = config(run={"checkpoint_every": 1e6})
+    run(settings, tmp_path / "whole")
+
+    def report(progress: Any) -> None:
+        if progress.step == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, tmp_path / "parts", on_progress=report)
+    steps = []
+    run(settings, tmp_path / "parts", resume=True, on_progress=lambda progress: steps.append(progress.step))
+    assert steps[0] == 9
+    assert same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_that_failed_at_once_does_not_block_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError):
+        run(config(method="standard", optimiser={"lr": 1e30}, run={}), tmp_path / "run")
+    run(config(method="standard", schedule={"epochs": 1}), tmp_path / "run")
+    assert [r["epoch"] for r in records(tmp_path / "run") if r["kind"] == "epoch"] == [1]
 
 
 def test_devices_that_are_not_there(tmp_path: Path) -> None:

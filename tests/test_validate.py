@@ -34,7 +34,7 @@ def naive(chain: Chain, x: torch.Tensor, y: torch.Tensor, *, eps: float, steps: 
     attack = TrainAttack(steps=steps, step_size=0.25)
     for part, start in enumerate(range(0, len(x), batch)):
         px, py = x[start : start + batch], y[start : start + batch]
-        draws = Draws(SEED, part, size=len(px))
+        draws = Draws(SEED, 3, part, size=len(px))
         found = attack.run(chain.layers(), Batch(x=px, y=py, eps=eps, kappa=1.0, ramp=1.0, draws=draws))
         for image, label, point in zip(px, py.tolist(), found, strict=True):
             right = module(image[None]).argmax().item() == label
@@ -64,7 +64,7 @@ def naive(chain: Chain, x: torch.Tensor, y: torch.Tensor, *, eps: float, steps: 
 def test_against_one_image_at_a_time(batch: int) -> None:
     chain = tiny_chain(seed=2)
     x, y = images(chain, 40)
-    got = validate(chain, x, y, eps=EPS, steps=10, batch=batch, seed=SEED, device=torch.device("cpu"))
+    got = validate(chain, x, y, eps=EPS, steps=10, batch=batch, key=(SEED, 3), device=torch.device("cpu"))
     expected = naive(chain, x, y, eps=EPS, steps=10, batch=batch)
     assert got == expected
     assert 0 < got.ibp < got.pgd < got.standard < 1  # so that no share could stand for another
@@ -74,9 +74,9 @@ def test_against_one_image_at_a_time(batch: int) -> None:
 def test_wide_boxes_and_none() -> None:
     chain = tiny_chain()
     x, y = images(chain, 30)
-    point = validate(chain, x, y, eps=0.0, steps=3, batch=30, seed=SEED, device=torch.device("cpu"))
+    point = validate(chain, x, y, eps=0.0, steps=3, batch=30, key=(SEED, 3), device=torch.device("cpu"))
     assert point.standard == point.pgd == point.ibp == pytest.approx(2 / 3) and point.ambiguous == (0.0, 0.0, 0.0)
-    wide = validate(chain, x, y, eps=1.0, steps=3, batch=30, seed=SEED, device=torch.device("cpu"))
+    wide = validate(chain, x, y, eps=1.0, steps=3, batch=30, key=(SEED, 3), device=torch.device("cpu"))
     assert wide.ibp == 0.0 and wide.standard == pytest.approx(2 / 3)
 
 
@@ -84,10 +84,10 @@ def test_batch_norms_by_their_running_averages_and_nothing_moves() -> None:
     chain = tiny_chain(norm=True, dtype=torch.float32)
     before = {name: value.clone() for name, value in chain.module.state_dict().items()}
     x, y = images(chain, 16)
-    got = validate(chain, x, y, eps=0.005, steps=2, batch=5, seed=SEED, device=torch.device("cpu"))
+    got = validate(chain, x, y, eps=0.005, steps=2, batch=5, key=(SEED, 3), device=torch.device("cpu"))
     right = chain.module.eval()(x).argmax(1) == y
     assert got.standard == pytest.approx(right.double().mean().item()) and got.images == 16
     assert all(torch.equal(before[name], value) for name, value in chain.module.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in chain.parameters())
-    again = validate(chain, x, y, eps=0.005, steps=2, batch=5, seed=SEED, device=torch.device("cpu"))
+    again = validate(chain, x, y, eps=0.005, steps=2, batch=5, key=(SEED, 3), device=torch.device("cpu"))
     assert got == again

@@ -5,7 +5,10 @@ torchrun --nproc-per-node 2 -m surebound train --preset mnist-0.1-ibp-r-cpu --ou
 """
 
 import os
+import signal
+import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,8 @@ from surebound.cli.arguments import thread_count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
 from surebound.errors import UsageError
+
+INTERRUPTED = 130
 
 if TYPE_CHECKING:
     from surebound.train.loop import TrainProgress
@@ -61,15 +66,26 @@ def _run(args: Namespace) -> int:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     main = int(os.environ.get("RANK", "0")) == 0
-    status = StatusLine(quiet=args.quiet or not main)
+    status, interrupted = StatusLine(quiet=args.quiet or not main), _Interrupted()
+
+    def report(progress: "TrainProgress") -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+        status.show(progress.step / progress.steps, _describe(progress))
+
     try:
         result = run(
             config,
             Path(args.out),
             data_dir=None if args.data_dir is None else Path(args.data_dir),
             resume=args.resume,
-            on_progress=lambda progress: status.show(progress.step / progress.steps, _describe(progress)),
+            on_progress=report,
         )
+    except KeyboardInterrupt:
+        status.done()
+        if main:
+            print(f"interrupted; 'surebound train --out {args.out} --resume' goes on", file=sys.stderr)
+        return INTERRUPTED
     finally:
         status.done()
     if main:
@@ -77,6 +93,22 @@ def _run(args: Namespace) -> int:
             print(_accuracies(result.validation, config.eps))
         print(f"wrote {args.out} in {result.seconds:.0f} s")
     return 0
+
+
+class _Interrupted:
+    """True after the first Ctrl-C, so that the step under way can end; the second one stops at once."""
+
+    def __init__(self) -> None:
+        self._seen = False
+        with suppress(ValueError):  # in a thread other than the main one, signals are not ours to handle
+            signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, *_: object) -> None:
+        self._seen = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __bool__(self) -> bool:
+        return self._seen
 
 
 def _describe(progress: "TrainProgress") -> str:

@@ -25,6 +25,7 @@ from surebound.train import LOSSES
 from surebound.train.batch import PER_STAGE, Loss
 from surebound.train.initialise import INITIALISATIONS
 
+OWN = "own"
 PerStage = float | tuple[float, ...]
 """One value for all stages, or one for each."""
 
@@ -66,12 +67,13 @@ class DataConfig:
 class NetworkConfig:
     """What to train."""
 
-    name: str = "conv-small"
+    name: str = "conv-small"  # or `OWN`, a module handed to `surebound.train`
     initialisation: str = "uniform"
 
     def __post_init__(self) -> None:
-        for registry, name in ((ARCHITECTURES, self.name), (INITIALISATIONS, self.initialisation)):
-            registry[name]  # an error that lists the names, where it is unknown
+        INITIALISATIONS[self.initialisation]  # an error that lists the names, where it is unknown
+        if self.name != OWN:
+            ARCHITECTURES[self.name]
 
 
 @dataclass(frozen=True, kw_only=True)

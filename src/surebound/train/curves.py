@@ -117,7 +117,7 @@ def _losses(panel: _Panel) -> None:
 
 
 def _accuracies(panel: _Panel) -> None:
-    for key, label in (("standard", "standard"), ("pgd", "under PGD"), ("ibp", "proved by IBP")):
+    for key, label in (("standard", "standard"), ("pgd", "under PGD"), ("ibp", "by intervals")):
         values = [100 * _number(r.get(key)) for r in panel.records]
         last = next((v for v in reversed(values) if isfinite(v)), nan)
         panel.line(f"{label}\n{last:.1f} at last", values)

@@ -64,7 +64,8 @@ class _Writer:
         self._nodes: list[Any] = []
         self._weights: list[Any] = []
         self._value = _INPUT  # what the next node reads
-        for name, child in module.named_children():
+        for name, child in module._modules.items():  # named_children() leaves out a module's second place
+            assert child is not None
             self._module(name, child)
         if not self._nodes:
             raise UnsupportedOpError("a network without layers; expected a Sequential that ends in a Linear layer")

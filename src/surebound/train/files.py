@@ -20,6 +20,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     try:
         try:
             yield partial
+            os.chmod(partial, 0o666 & ~_umask())  # some libraries write files that only their owner may read
             _flush(partial)
             os.replace(partial, path)
             _flush(path.parent)
@@ -29,6 +30,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"cannot write '{path}' ({reason}); expected a file name in a folder with room") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _flush(path: Path) -> None:

@@ -38,11 +38,13 @@ class Folder:
 
     def begin(self) -> None:
         """Make the folder, which must hold no run yet."""
-        if (self.path / "config.toml").exists():
+        taken = ("checkpoint.safetensors", "weights.safetensors")
+        if any((self.path / name).exists() for name in taken):  # what failed before its first checkpoint is no run
             raise UsageError(f"'{self.path}' already holds a run; expected a new folder, or --resume to go on with it")
         self._make()
         (self.path / "metrics.jsonl").write_text("")
         (self.path / "config.toml").write_text(dump(self._config))
+        self._open_board()
 
     def reopen(self) -> None:
         """Check that the folder holds this very run, or begin it."""
@@ -50,6 +52,7 @@ class Folder:
         if not written.exists():
             self.begin()
             return
+        self._open_board()
         differing = differences(read_toml(written), to_table(self._config))
         if differing := [name for name in differing if not name.startswith("run.")]:
             raise UsageError(
@@ -67,8 +70,9 @@ class Folder:
         """Append a line to the metrics."""
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(record) + "\n")
-        if self._config.run.tensorboard:
-            self._show(record)
+        if self._board is not None:
+            for name, value in _scalars(record, str(record["kind"])):
+                self._board.add_scalar(name, value, record["step"])
 
     def records(self) -> list[dict[str, Any]]:
         """All lines of the metrics; a last one that was cut short by a kill does not count."""
@@ -126,16 +130,15 @@ class Folder:
         if self._board is not None:
             self._board.close()
 
-    def _show(self, record: Mapping[str, Any]) -> None:
-        """The same numbers for TensorBoard."""
-        if self._board is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                raise UsageError("run.tensorboard needs the package tensorboard: pip install tensorboard") from error
-            self._board = SummaryWriter(str(self.path / "tensorboard"))
-        for name, value in _scalars(record, str(record["kind"])):
-            self._board.add_scalar(name, value, record["step"])
+    def _open_board(self) -> None:
+        """Have the same numbers written for TensorBoard, where they are wanted."""
+        if not self._config.run.tensorboard:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise UsageError("run.tensorboard needs the package tensorboard: pip install tensorboard") from error
+        self._board = SummaryWriter(str(self.path / "tensorboard"))
 
 
 def _scalars(value: Any, name: str) -> list[tuple[str, float]]:

@@ -46,6 +46,7 @@ class TrainProgress:
 
 
 OnProgress = Callable[[TrainProgress], None]
+"""Called after every step. A KeyboardInterrupt from it ends the run with a checkpoint of just that step."""
 
 
 @final
@@ -118,12 +119,15 @@ class Loop:
             done, now = step + 1, time.monotonic()
             self._pace = now - last if self._pace is None else 0.95 * self._pace + 0.05 * (now - last)
             self._tally.seconds += now - last
+            interrupted = self._report(done)
             if done % self.plan.epoch_steps == 0:
                 self._end_epoch(done, moment)
-            if done % self.plan.stage_steps == 0 or now - saved >= self._config.run.checkpoint_every:
+            due = now - saved >= self._config.run.checkpoint_every
+            if done % self.plan.stage_steps == 0 or due or interrupted:
                 self._save(done, moment.stage, optimiser)
                 saved = now
-            self._report(done)
+            if interrupted:
+                raise KeyboardInterrupt
             last = time.monotonic()
         return self.validation
 
@@ -156,7 +160,7 @@ class Loop:
         means = mean_over_processes(torch.stack(list(values.values()))).tolist()
         if not isfinite(means[0]):
             raise TrainingError(
-                f"the loss became {means[0]} at step {step} (epoch {moment.epoch + 1}); "
+                f"the loss became {means[0]} at step {step} (epoch {step // self.plan.epoch_steps + 1}); "
                 "a lower optimiser.lr, optimiser.clip or a longer schedule.mixing may help"
             )
         optimiser.step()
@@ -216,7 +220,7 @@ class Loop:
             eps=float(self._config.eps),
             steps=settings.attack_steps,
             batch=settings.batch,
-            seed=self._config.seed,
+            key=(self._config.seed, _VALIDATE),
             device=self._device,
         )
 
@@ -236,19 +240,22 @@ class Loop:
         self._tally = _Tally(**found.meta["tally"])
         return found.step, optimiser
 
-    def _report(self, done: int) -> None:
+    def _report(self, done: int) -> bool:
+        """Say where the run is; whether whoever listens wants it to stop, by a KeyboardInterrupt."""
         if self._on_progress is None or self._pace is None or not self._world.is_main:
-            return
-        epochs = self._config.schedule.epochs * self._config.schedule.stages
-        self._on_progress(
-            TrainProgress(
-                step=done,
-                steps=self.plan.steps,
-                epoch=(done - 1) // self.plan.epoch_steps + 1,
-                epochs=epochs,
-                loss=self._tally.mean("loss"),
-                rate=self._config.data.batch / self._pace,
-                remaining=self._pace * (self.plan.steps - done),
-                validation=self.validation,
-            )
+            return False
+        progress = TrainProgress(
+            step=done,
+            steps=self.plan.steps,
+            epoch=(done - 1) // self.plan.epoch_steps + 1,
+            epochs=self._config.schedule.epochs * self._config.schedule.stages,
+            loss=self._tally.mean("loss"),
+            rate=self._config.data.batch / self._pace,
+            remaining=self._pace * (self.plan.steps - done),
+            validation=self.validation,
         )
+        try:
+            self._on_progress(progress)
+        except KeyboardInterrupt:
+            return True
+        return False

@@ -1,7 +1,7 @@
 """A run from its configuration to its output folder."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,10 +10,10 @@ from torch import nn
 
 from surebound.data import load_dataset
 from surebound.data.dataset import Dataset
-from surebound.errors import UsageError
+from surebound.errors import NetworkError, SureboundError, UsageError
 from surebound.network.architectures import architecture
 from surebound.train.chain import Chain
-from surebound.train.config import TrainConfig
+from surebound.train.config import OWN, TrainConfig
 from surebound.train.folder import Folder
 from surebound.train.initialise import initialise_network
 from surebound.train.loop import Loop, OnProgress
@@ -44,18 +44,23 @@ def run(
     """Train, and write the output folder. Under torchrun, all processes call this."""
     begin = time.monotonic()
     device = _device(config.run.device)
-    dataset = load_dataset(config.data.name, data_dir) if dataset is None else dataset
-    chain = Chain(network(config, dataset) if module is None else module, dataset.shape)
+    if dataset is None:
+        dataset = load_dataset(config.data.name, data_dir)
+    else:
+        config = replace(config, data=replace(config.data, name=dataset.name))
+    if module is None:
+        module = network(config, dataset)
+    else:
+        config = replace(config, network=replace(config.network, name=OWN))
+    chain = Chain(module, dataset.shape)
+    _try_out(chain, len(dataset.classes))
     chain.module.to(device)
     folder = Folder(out, config)
     world = join(device)
     try:
         _share(chain.module, world)
         loop = Loop(config, chain, dataset, folder, world=world, on_progress=on_progress)
-        if world.is_main:
-            folder.reopen() if resume else folder.begin()
-        if world.size > 1:
-            dist.barrier()
+        _begin(folder, world, device, resume=resume)
         chain.module.train()
         validation = loop.run(resume=resume)
         chain.module.eval().requires_grad_(True)
@@ -68,6 +73,8 @@ def run(
 
 def network(config: TrainConfig, dataset: Dataset) -> nn.Sequential:
     """The network of a run before its first step."""
+    if config.network.name == OWN:
+        raise UsageError("network.name is 'own', for a module of your own; expected surebound.train(…, module=…)")
     torch.manual_seed(config.seed)
     made = architecture(
         config.network.name,
@@ -78,6 +85,43 @@ def network(config: TrainConfig, dataset: Dataset) -> nn.Sequential:
     )
     initialise_network(made, config.network.initialisation)
     return made
+
+
+def _try_out(chain: Chain, classes: int) -> None:
+    """Refuse a network that cannot run on the images, or means something else to torch than to us, before training."""
+    was_training = chain.module.training
+    x = torch.rand(2, *chain.in_shape, generator=torch.Generator().manual_seed(0))
+    x = x.to(next(chain.module.parameters()))
+    try:
+        with torch.no_grad():
+            expected, found = chain.module.eval()(x), chain.layers().logits(x)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise NetworkError(f"the network cannot run on images of shape {list(chain.in_shape)}: {reason}") from error
+    finally:
+        chain.module.train(was_training)
+    if expected.shape != (2, classes):
+        shape = list(expected.shape[1:])
+        raise NetworkError(f"the network has outputs of shape {shape}; expected [{classes}], one for each class")
+    if not torch.allclose(expected, found, rtol=1e-3, atol=1e-4 * float(expected.abs().max()) + 1e-6):
+        raise NetworkError("the network computes something else than its layers one after the other; expected a chain")
+
+
+def _begin(folder: Folder, world: World, device: torch.device, *, resume: bool) -> None:
+    """The first process prepares the folder; the others learn whether it could."""
+    failed: SureboundError | None = None
+    if world.is_main:
+        try:
+            folder.reopen() if resume else folder.begin()
+        except SureboundError as error:
+            failed = error
+    if world.size > 1:
+        fine = torch.tensor(float(failed is None), device=device)
+        dist.broadcast(fine, 0)
+        if failed is None and not fine:
+            failed = UsageError("the first process could not begin this run")
+    if failed is not None:
+        raise failed
 
 
 def _device(name: str) -> torch.device:

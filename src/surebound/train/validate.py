@@ -1,7 +1,7 @@
 """How a network does on test images during training: three accuracies and the ambiguous neurons.
 
 The IBP-verified share is computed in float32 without outward rounding: it guides training and claims nothing. What is
-proved is what `surebound verify` and `certify` prove.
+proved is what `surebound verify` proves.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,22 @@ class Validation:
 
 
 def validate(
-    chain: Chain, x: Tensor, y: Tensor, *, eps: float, steps: int, batch: int, seed: int, device: torch.device
+    chain: Chain,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float,
+    steps: int,
+    batch: int,
+    key: tuple[int, ...],  # what its random numbers are made from
+    device: torch.device,
 ) -> Validation:
     """Measure on images x (n, *in_shape) with labels y (n,)."""
     with torch.no_grad():
         layers = chain.layers().detach()
     sums = torch.zeros(3 + len(chain.parts) - 1, dtype=torch.float64)
     for part, (px, py) in enumerate(zip(x.split(batch), y.split(batch), strict=True)):
-        draws = Draws(seed, part, size=len(px), device=device)
+        draws = Draws(*key, part, size=len(px), device=device)
         point = Batch(x=px.to(device), y=py.to(device), eps=eps, kappa=1.0, ramp=1.0, draws=draws)
         sums += _measure(layers, point, steps)
     shares = (sums / len(x)).tolist()
@@ -56,7 +64,8 @@ def _measure(layers: Layers, batch: Batch, steps: int) -> Tensor:
         others = torch.ones_like(worst, dtype=torch.bool).scatter_(1, batch.y[:, None], False)
         verified = ((worst < 0) | ~others).all(1) & right
         ambiguous = [((lower < 0) & (upper > 0)).sum() for lower, upper in bounds]
-    found = TrainAttack(steps=steps, step_size=max(0.25, 2.5 / steps)).run(layers, batch)
+    reach = 2.5  # radii that the steps add up to: more than the box's width, so that every point of it is in reach
+    found = TrainAttack(steps=steps, step_size=max(0.25, reach / steps)).run(layers, batch)
     with torch.no_grad():
         resists = (layers.logits(found).argmax(1) == batch.y) & right
     return torch.stack([right.sum(), resists.sum(), verified.sum(), *ambiguous]).double().cpu()

@@ -34,7 +34,7 @@ def warmup_penalties(
     layers: Layers, box: Interval, bounds: list[Interval], weight: float, *, tolerance: float = 0.5
 ) -> dict[str, Tensor]:
     """λ L_tightness and λ L_relu for `weight` = λ; nothing at λ = 0."""
-    if weight <= 0 or not bounds:
+    if weight <= 0:
         return {}
     tightness, balance = shi_regularisers(layers, box, bounds, tolerance)
     return {"tightness": weight * tightness, "balance": weight * balance}

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from surebound.errors import UsageError
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, Layers, flatten, l1_norm
+from surebound.train.chain import Chain, Layers, flatten
 from surebound.train.interval import Interval, propagate, worst_logits
 from surebound.train.linear_bounds import Slopes, as_logits, lower_bounds, rival_rows
+from surebound.train.mixture import expect_within, mix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,28 +43,18 @@ class CROWNIBP:
     l1: float = 0.0  # λ
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta_end <= 1:
-            raise UsageError(f"crown-ibp: beta_end must lie in [0, 1], got {self.beta_end}")
+        expect_within("crown-ibp", 0.0, 1.0, beta_end=self.beta_end)
+        expect_within("crown-ibp", l1=self.l1)
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:
         layers = chain.layers(batch.x)
-        parts: dict[str, Tensor] = {}
-        total = self.l1 * l1_norm(chain.weights())
-        parts["l1"] = total.detach()
-        if batch.kappa < 1:
-            natural = F.cross_entropy(layers.clean_logits(batch.x), batch.y)
-            parts["natural"] = natural.detach()
-            total = total + (1 - batch.kappa) * natural
-        if batch.kappa > 0:
-            beta = 1 - (1 - self.beta_end) * batch.ramp
-            robust = self._robust(layers, batch, beta)
-            parts |= {"robust": robust.detach(), "beta": robust.new_tensor(beta)}
-            total = total + batch.kappa * robust
-        return Terms(total, parts)
+        beta = 1 - (1 - self.beta_end) * batch.ramp
+        robust = self._robust(layers, batch, beta) if batch.kappa > 0 else None
+        return mix(chain, layers, batch, robust, l1=self.l1)
 
     def _robust(self, layers: Layers, batch: Batch, beta: float) -> Tensor:
         bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
-        hidden = (bounds[-1][0].relu(), bounds[-1][1].relu()) if bounds else _normalised(layers, batch.box)
+        hidden = bounds[-1][0].relu(), bounds[-1][1].relu()
         if beta > 0 and self.fusion == "loss":
             return fused_loss(layers, bounds, hidden, batch.box, batch.y, beta=beta, slopes=self.slopes).mean()
         if beta == 1:  # nothing of the intervals' own margins is left
@@ -121,7 +111,3 @@ def _differences(rows: Tensor, constant: Tensor, hidden: Interval) -> Interval:
     centre = torch.einsum("bri,bi->br", flat, (lower + upper) / 2) + constant
     radius = torch.einsum("bri,bi->br", flat.abs(), (upper - lower) / 2)
     return -centre - radius, -centre + radius
-
-
-def _normalised(layers: Layers, box: Interval) -> Interval:
-    return layers.normalise(box[0]), layers.normalise(box[1])

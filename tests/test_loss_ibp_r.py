@@ -124,7 +124,6 @@ def remade(batch: Batch) -> Batch:
         ({"mask": True}, 1.0, {"l1", "adversarial", "hull"}, 9),
         ({"mask": True, "mask_by": "clean"}, 1.0, {"l1", "natural", "adversarial", "hull"}, 10),
     ],
-    ids=str,
 )
 def test_only_what_counts_is_computed(
     options: dict[str, Any], kappa: float, keys: set[str], passes: int, monkeypatch: pytest.MonkeyPatch

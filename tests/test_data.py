@@ -210,7 +210,7 @@ def test_layouts_of_mnist(zipped: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("images-idx3", gzip.compress(_idx(np.zeros((2, 28, 28), np.uint8)))[:-9], "damaged or cut short"),
+        ("images-idx3", gzip.compress(_idx(np.zeros((2, 28, 28), np.uint8)), mtime=0)[:-9], "damaged or cut short"),
         ("images-idx3", _idx(np.zeros((2, 28, 28), np.uint8))[:-1], "has 1583 bytes; expected 1584"),
         ("images-idx3", _idx(np.zeros((2, 8, 8), np.uint8)), "begins with 2051, 2, 8, 8; expected 2051, count, 28, 28"),
         ("images-idx3", b"\0\0", "has 2 bytes; expected an IDX file with a header of 16"),

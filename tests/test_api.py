@@ -47,7 +47,7 @@ def model(tiny: Path) -> Model:
 def test_the_public_names_are_these() -> None:
     assert sorted(surebound.__all__) == [
         "Box", "Counterexample", "Property", "Region", "Robustness", "SureboundError", "Verdict", "__version__",
-        "bounds", "load", "verify",
+        "bounds", "load", "train", "verify",
     ]  # fmt: skip
     assert all(hasattr(surebound, name) for name in surebound.__all__)
 
@@ -56,6 +56,19 @@ def test_the_public_names_are_these() -> None:
     ("name", "positional", "keywords"),
     [
         ("load", ["source"], {"input_shape": None}),
+        (
+            "train",
+            ["config"],
+            {
+                "out": inspect.Parameter.empty,
+                "settings": (),
+                "dataset": None,
+                "module": None,
+                "data_dir": None,
+                "resume": False,
+                "on_progress": None,
+            },
+        ),
         (
             "verify",
             ["net", "problem"],
@@ -168,7 +181,7 @@ def test_arrays_of_any_kind_make_a_region() -> None:
 
 def test_all_errors_share_a_base() -> None:
     found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
-    assert len(found) == 7 and all(issubclass(e, surebound.SureboundError) for e in found)
+    assert len(found) == 8 and all(issubclass(e, surebound.SureboundError) for e in found)
 
 
 def test_files_that_are_not_there(tiny: Path) -> None:

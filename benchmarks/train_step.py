@@ -49,7 +49,9 @@ def main() -> int:
     import torch
 
     from surebound.train import LOSSES
+    from surebound.train.memory import keep_memory
 
+    keep_memory()
     torch.set_num_threads(args.threads)
     methods = args.methods or [*LOSSES]
     where = machine(args.threads)
@@ -163,6 +165,8 @@ def _measure(steps: dict[Task, Step], rounds: int, threads: int) -> tuple[dict[T
         rate = max(rate, sgemm_rate(threads, repeats=5))
         for task, step in steps.items():
             for _ in range(2):
+                if best[task] > 3.0 and best[task] < float("inf"):
+                    break  # one measurement of a long step is enough
                 begin = time.perf_counter()
                 step(index)
                 best[task] = min(best[task], time.perf_counter() - begin)

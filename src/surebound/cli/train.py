@@ -61,7 +61,10 @@ def _run(args: Namespace) -> int:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
     import torch
 
+    from surebound.train.memory import keep_memory
     from surebound.train.run import run
+
+    keep_memory()
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)

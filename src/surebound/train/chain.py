@@ -286,6 +286,8 @@ def _read(module: nn.Sequential) -> tuple[Normalise | None, list[tuple[nn.Conv2d
         problem = ""
         if isinstance(m, Normalise):
             problem = "must come first" if parts or normalise is not None else ""
+            if not bool((m.std > 0).all()):
+                problem = "needs positive deviations"
             normalise = m
         elif isinstance(m, nn.Conv2d | nn.Linear):
             if any(m is other for other, _ in parts):

@@ -24,6 +24,7 @@ from surebound.train.checkpoint import Checkpoint, restore_weights, save_weights
 from surebound.train.checkpoint import load as load_checkpoint
 from surebound.train.checkpoint import save as save_checkpoint
 from surebound.train.config import TrainConfig
+from surebound.train.files import replacing
 from surebound.train.validate import Validation
 
 
@@ -43,7 +44,8 @@ class Folder:
             raise UsageError(f"'{self.path}' already holds a run; expected a new folder, or --resume to go on with it")
         self._make()
         (self.path / "metrics.jsonl").write_text("")
-        (self.path / "config.toml").write_text(dump(self._config))
+        with replacing(self.path / "config.toml") as partial:
+            partial.write_text(dump(self._config))
         self._open_board()
 
     def reopen(self) -> None:

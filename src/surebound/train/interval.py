@@ -4,6 +4,8 @@ With c and r the centre and radius of a layer's input box, x̂ = A x + b lies in
 These are the bounds that training differentiates: float32, not rounded outward, and never used to claim anything.
 """
 
+from typing import Any, cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,10 +16,47 @@ Interval = tuple[Tensor, Tensor]
 """Lower and upper ends. # (batch, *shape) each"""
 
 
-def affine_interval(layer: Layer, lower: Tensor, upper: Tensor) -> Interval:
-    """[A c + b − |A| r, A c + b + |A| r]."""
-    centre, radius = layer((lower + upper) / 2), absolute(layer)((upper - lower) / 2)
-    return centre - radius, centre + radius
+class _Ends(torch.autograd.Function):
+    """c − r and c + r. Written out, as `_Middle` is, because the passes over memory are what these steps cost."""
+
+    @staticmethod
+    def forward(ctx: Any, centre: Tensor, radius: Tensor) -> Interval:
+        return centre - radius, centre + radius
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Interval:
+        lower, upper = gradients
+        return lower + upper, upper - lower
+
+
+class _Middle(torch.autograd.Function):
+    """Centre and radius of the box between two ends, after a ReLU if there is one."""
+
+    @staticmethod
+    def forward(ctx: Any, lower: Tensor, upper: Tensor, rectify: bool) -> Interval:
+        ctx.rectify = rectify
+        if rectify:
+            ctx.save_for_backward(lower, upper)
+            lower, upper = lower.relu(), upper.relu()
+        centre = torch.lerp(lower, upper, 0.5)
+        return centre, upper.sub_(centre) if rectify else upper - centre
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        to_upper = (gradients[0] + gradients[1]).mul_(0.5)
+        to_lower = gradients[0] - to_upper
+        if ctx.rectify:
+            lower, upper = ctx.saved_tensors
+            to_lower.mul_(lower > 0)
+            to_upper.mul_(upper > 0)
+        return to_lower, to_upper, None
+
+
+def affine_interval(layer: Layer, lower: Tensor, upper: Tensor, *, rectify: bool = False) -> Interval:
+    """[A c + b − |A| r, A c + b + |A| r], of the box or, with `rectify`, of its image under a ReLU."""
+    centre, radius = _Middle.apply(lower, upper, rectify)  # type: ignore[no-untyped-call]
+    ends = _Ends.apply(layer(centre), absolute(layer)(radius))  # type: ignore[no-untyped-call]
+    return cast(Interval, ends)
 
 
 def propagate(
@@ -29,9 +68,8 @@ def propagate(
         lower, upper = layers.normalise(lower), layers.normalise(upper)
     found: list[Interval] = []
     for layer in layers.affine[start:stop]:
-        if found:
-            lower, upper = found[-1][0].relu(), found[-1][1].relu()
-        found.append(affine_interval(layer, lower, upper))
+        lower, upper = affine_interval(layer, lower, upper, rectify=bool(found))
+        found.append((lower, upper))
     return found
 
 

@@ -163,6 +163,11 @@ class Loop:
                 f"the loss became {means[0]} at step {step} (epoch {step // self.plan.epoch_steps + 1}); "
                 "a lower optimiser.lr, optimiser.clip or a longer schedule.mixing may help"
             )
+        if not all(bool(torch.isfinite(p.grad).all()) for p in trained if p.grad is not None):
+            raise TrainingError(
+                f"a gradient became infinite or NaN at step {step} (epoch {step // self.plan.epoch_steps + 1}); "
+                "a lower optimiser.lr, optimiser.clip or a longer schedule.mixing may help"
+            )
         optimiser.step()
         self._tally.add(dict(zip(values, means, strict=True)))
 

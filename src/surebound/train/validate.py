@@ -58,7 +58,7 @@ def validate(
 def _measure(layers: Layers, batch: Batch, steps: int) -> Tensor:
     """Numbers of images that are right, resist, are verified, and of ambiguous neurons in each layer."""
     with torch.no_grad():
-        right = layers.logits(batch.x).argmax(1) == batch.y
+        right = _right(layers, batch.x, batch.y)
         bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
         worst = worst_logits(layers, (bounds[-1][0].relu(), bounds[-1][1].relu()), batch.y)
         others = torch.ones_like(worst, dtype=torch.bool).scatter_(1, batch.y[:, None], False)
@@ -67,5 +67,11 @@ def _measure(layers: Layers, batch: Batch, steps: int) -> Tensor:
     reach = 2.5  # radii that the steps add up to: more than the box's width, so that every point of it is in reach
     found = TrainAttack(steps=steps, step_size=max(0.25, reach / steps)).run(layers, batch)
     with torch.no_grad():
-        resists = (layers.logits(found).argmax(1) == batch.y) & right
+        resists = _right(layers, found, batch.y) & right
     return torch.stack([right.sum(), resists.sum(), verified.sum(), *ambiguous]).double().cpu()
+
+
+def _right(layers: Layers, x: Tensor, y: Tensor) -> Tensor:
+    """Whether the label's logit is the largest; a NaN is never right. # (batch,)"""
+    logits = layers.logits(x)
+    return (logits.argmax(1) == y) & logits.isfinite().all(1)

@@ -21,6 +21,7 @@ from surebound.train.linear_bounds import (
     rival_rows,
     triangle,
 )
+from surebound.train.mixture import expect_within
 from surebound.train.zonotope import Projections
 
 NORM_ELEMENTS = 2**21  # numbers whose norms are estimated at once, so that they stay in a CPU's cache
@@ -59,6 +60,7 @@ class CAP:
     l1: float = 0.0  # λ
 
     def __post_init__(self) -> None:
+        expect_within("cap", l1=self.l1)
         self._projections()
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:

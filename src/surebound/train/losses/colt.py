@@ -10,6 +10,7 @@ from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import PER_STAGE, Batch, Terms
 from surebound.train.chain import Chain, l1_norm
+from surebound.train.mixture import expect_within
 from surebound.train.zonotope import Projections, enclose
 
 
@@ -40,6 +41,7 @@ class COLT:
     groups: Literal["merged", "separate"] = "merged"
 
     def __post_init__(self) -> None:
+        expect_within("colt", l1=self.l1)
         if not self.rho or min(self.rho) < 0:
             raise UsageError(f"colt: rho must hold one number ≥ 0 per stage, got {list(self.rho)}")
         if self.attack.step_unit != "eps":

@@ -16,8 +16,9 @@ from surebound.train.mixture import expect_within
 
 def hull_areas(bounds: list[Interval]) -> Tensor:
     """Σ_j [−l̂_j]₊ᵀ [û_j]₊ of every sample, over the given layers. # (batch,)"""
-    areas = [((-lower).relu() * upper.relu()).flatten(1).sum(1) for lower, upper in bounds]
-    return torch.stack(areas).sum(0)
+    # l̂ ≤ û, so that l̂ û < 0 just where l̂ < 0 < û
+    areas = [(lower * upper).clamp_max(0).flatten(1).sum(1) for lower, upper in bounds]
+    return -torch.stack(areas).sum(0)
 
 
 @dataclass(frozen=True, kw_only=True)

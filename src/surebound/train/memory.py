@@ -1,0 +1,23 @@
+"""Keeps freed memory in the process, instead of giving it back and asking for it again at every operation."""
+
+import ctypes
+import sys
+from contextlib import suppress
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
+_PAD = 2**28
+
+
+def keep_memory() -> None:
+    """Have glibc reuse large blocks; elsewhere, do nothing.
+
+    Tensors of some megabytes come and go many times in a step, and mapping their pages anew takes a good part of what
+    interval bounds cost.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_M_TOP_PAD, _PAD)

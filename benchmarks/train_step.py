@@ -27,6 +27,8 @@ PAPER_RATIO = {"2-255": 0.31, "8-255": 0.57}
 EPOCHS, MIXING = 800, 600  # of IBP-R
 STAGE_EPOCHS, STAGE_MIXING = 200, 60  # of COLT
 
+SHALLOWER = {"taps": ["loss.classifier_layers=2"], "staps": ["loss.taps.classifier_layers=2"]}  # than on cnn7
+
 Step = Callable[[int], None]
 
 
@@ -89,7 +91,7 @@ def _step(task: Task) -> Step:
     from surebound.train.chain import Chain
     from surebound.train.config import at_stage, read_config
 
-    config = read_config(f"cifar10-{task.setting}-{task.method}")
+    config = read_config(f"cifar10-{task.setting}-{task.method}", SHALLOWER.get(task.method, ()))
     x, y = _images(task.setting)
     torch.manual_seed(0)
     net = architecture(f"conv-{task.setting}", in_shape=SHAPE, classes=CLASSES, mean=(0.5,) * 3, std=(0.2,) * 3)

@@ -166,7 +166,12 @@ def test_interrupt_keeps_what_is_known_and_a_terminal_gets_a_bar(folder: Path, t
     command = [*SUREBOUND, "verify", "hard.onnx", "hard.vnnlib", "--json", str(report), "--threads", "2"]
     command += ["--timeout", "100"]
     with subprocess.Popen(
-        command, cwd=folder, env=environment(TERM="xterm"), stdout=subprocess.PIPE, stderr=theirs
+        command,
+        cwd=folder,
+        env=environment(TERM="xterm"),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     ) as process:
         os.close(theirs)
         shown = b""

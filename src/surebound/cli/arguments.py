@@ -33,6 +33,18 @@ def thread_count(text: str) -> int:
     return value
 
 
+def set_threads(threads: int | None) -> None:
+    """Let torch use so many threads, or as many as the environment says, or all."""
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        threads = len(os.sched_getaffinity(0))
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
 def seed(text: str) -> int:
     """A whole number from 0 to 2**63 − 1."""
     value = _digits(text)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from surebound.attacks import ATTACKS
-from surebound.cli.arguments import count, eps_text, output_files, seed, write_whole
+from surebound.cli.arguments import count, eps_text, output_files, seed, set_threads, write_whole
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
-from surebound.cli.model import add_images, check_fits, check_model, choose_images, set_threads
+from surebound.cli.model import add_images, check_fits, check_model, choose_images
 from surebound.errors import UsageError
 
 if TYPE_CHECKING:

@@ -42,18 +42,6 @@ def check_model(path: str) -> Path:
     return check_network(path)
 
 
-def set_threads(threads: int | None) -> None:
-    """Let torch use so many threads, or as many as the environment says, or all."""
-    if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        threads = len(os.sched_getaffinity(0))
-    if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-    import torch
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-
-
 def choose_images(dataset: "Dataset", first: int | None, chosen: Sequence[int] | None) -> Sequence[int]:
     """The indices of the test images that were asked for."""
     there = len(dataset.test)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surebound.cli.arguments import thread_count
+from surebound.cli.arguments import set_threads, thread_count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
 from surebound.errors import UsageError
@@ -57,17 +57,11 @@ def _run(args: Namespace) -> int:
             raise UsageError("train needs --preset NAME or --config FILE.toml ('surebound train --list' shows presets)")
         source = Path(args.out) / "config.toml"
     config = read_config(source, args.set)
-    if args.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    import torch
-
+    set_threads(args.threads)
     from surebound.train.memory import keep_memory
     from surebound.train.run import run
 
     keep_memory()
-
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
     main = int(os.environ.get("RANK", "0")) == 0
     status, interrupted = StatusLine(quiet=args.quiet or not main), _Interrupted()
 

@@ -1,7 +1,6 @@
 """`surebound verify NET.onnx PROPERTY.vnnlib`: the verdict alone on the first line of stdout, exit code 0."""
 
 import json
-import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -16,6 +15,7 @@ from surebound.cli.arguments import (
     output_files,
     positive_seconds,
     seed,
+    set_threads,
     thread_count,
     write_whole,
 )
@@ -88,17 +88,9 @@ def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
     from surebound.load.vnnlib import read_property
 
     problem = read_property(args.property)  # before the slow imports, so that mistakes in it show at once
-    threads = args.threads
-    if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        threads = len(os.sched_getaffinity(0))
-    if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-    import torch
-
+    set_threads(args.threads)
     from surebound.api import load, verify
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     model = load(args.net)
     loading = time.monotonic() - begin
     timeout = None if args.timeout is None else max(args.timeout - loading, 0.01)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from surebound.errors import UnsupportedOpError, UsageError
 from surebound.network.architectures import Normalise
+from surebound.network.conv import unseen, windows
 from surebound.network.op import Shape
 from surebound.train.parallel import mean_over_processes
 
@@ -89,32 +90,16 @@ class Conv:
 
     @property
     def shape(self) -> Shape:
-        spans = (
-            (n + 2 * p - d * (k - 1) - 1) // s + 1
-            for n, k, s, p, d in zip(
-                self.in_shape[1:], self.weight.shape[2:], self.stride, self.padding, self.dilation, strict=True
-            )
-        )
-        return (self.weight.shape[0], *spans)
+        return (self.weight.shape[0], *windows(self))
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.conv2d(image_layout(x), self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
     def adjoint(self, g: Tensor) -> Tensor:
         """Aᵀ g. # (batch, *shape) -> (batch, *in_shape)"""
-        extra = [
-            n - ((o - 1) * s - 2 * p + d * (k - 1) + 1)
-            for n, o, k, s, p, d in zip(
-                self.in_shape[1:],
-                self.shape[1:],
-                self.weight.shape[2:],
-                self.stride,
-                self.padding,
-                self.dilation,
-                strict=True,
-            )
-        ]
-        return F.conv_transpose2d(g, self.weight, None, self.stride, self.padding, extra, self.groups, self.dilation)
+        return F.conv_transpose2d(
+            g, self.weight, None, self.stride, self.padding, unseen(self), self.groups, self.dilation
+        )
 
 
 Layer = Dense | Conv

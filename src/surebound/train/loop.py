@@ -158,14 +158,12 @@ class Loop:
             nn.utils.clip_grad_norm_(trained, self._config.optimiser.clip)
         values = {"loss": terms.total.detach(), **terms.parts}
         means = mean_over_processes(torch.stack(list(values.values()))).tolist()
-        if not isfinite(means[0]):
+        problem = "" if isfinite(means[0]) else f"the loss became {means[0]}"
+        if not problem and not all(bool(p.grad.isfinite().all()) for p in trained if p.grad is not None):
+            problem = "a gradient became infinite or NaN"
+        if problem:
             raise TrainingError(
-                f"the loss became {means[0]} at step {step} (epoch {step // self.plan.epoch_steps + 1}); "
-                "a lower optimiser.lr, optimiser.clip or a longer schedule.mixing may help"
-            )
-        if not all(bool(torch.isfinite(p.grad).all()) for p in trained if p.grad is not None):
-            raise TrainingError(
-                f"a gradient became infinite or NaN at step {step} (epoch {step // self.plan.epoch_steps + 1}); "
+                f"{problem} at step {step} (epoch {step // self.plan.epoch_steps + 1}); "
                 "a lower optimiser.lr, optimiser.clip or a longer schedule.mixing may help"
             )
         optimiser.step()

@@ -36,6 +36,17 @@ def mix(
     return Terms(total, log | {name: value.detach() for name, value in parts.items()})
 
 
+def natural_part(chain: Chain, layers: Layers, batch: Batch, l1: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """(1 − κ) CE(f(x), y) + λ ‖θ‖₁, which a loss adds its robust part to, and both for the log."""
+    total = l1 * l1_norm(chain.weights())
+    parts = {"l1": total.detach()}
+    if batch.kappa < 1:
+        natural = F.cross_entropy(layers.clean_logits(batch.x), batch.y)
+        parts["natural"] = natural.detach()
+        total = total + (1 - batch.kappa) * natural
+    return total, parts
+
+
 def expect_within(loss: str, low: float = 0.0, high: float = inf, **values: float) -> None:
     """Refuse hyper-parameters outside [low, high]."""
     for name, value in values.items():

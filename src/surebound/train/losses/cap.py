@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from surebound.train.batch import Batch, Draws, Terms
-from surebound.train.chain import Chain, Layers, l1_norm, linear
+from surebound.train.chain import Chain, Layers, linear
 from surebound.train.interval import Interval, affine_interval, propagate
 from surebound.train.linear_bounds import (
     apply_rows,
@@ -21,7 +21,7 @@ from surebound.train.linear_bounds import (
     rival_rows,
     triangle,
 )
-from surebound.train.mixture import expect_within
+from surebound.train.mixture import expect_within, natural_part
 from surebound.train.zonotope import Projections
 
 NORM_ELEMENTS = 2**21  # numbers whose norms are estimated at once, so that they stay in a CPU's cache
@@ -65,13 +65,7 @@ class CAP:
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:
         layers = chain.layers(batch.x)
-        parts: dict[str, Tensor] = {}
-        total = self.l1 * l1_norm(chain.weights())
-        parts["l1"] = total.detach()
-        if batch.kappa < 1:
-            natural = F.cross_entropy(layers.clean_logits(batch.x), batch.y)
-            parts["natural"] = natural.detach()
-            total = total + (1 - batch.kappa) * natural
+        total, parts = natural_part(chain, layers, batch, self.l1)
         if batch.kappa > 0:
             rows, constant, rivals = rival_rows(layers, batch.y)
             margins, _ = fastlin_bounds(layers, self._hidden(layers, batch), batch.box, rows, constant)

@@ -9,8 +9,7 @@ from torch import Tensor
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
 from surebound.train.chain import Chain
-from surebound.train.expressive import expressive
-from surebound.train.mixture import expect_within
+from surebound.train.expressive import check, expressive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +29,10 @@ class CCIBP:
     l1: float = 3e-6  # λ
 
     def __post_init__(self) -> None:
-        expect_within("cc-ibp", 0.0, 1.0, alpha=self.alpha)
-        expect_within("cc-ibp", attack_inflation=self.attack_inflation, regulariser=self.regulariser, l1=self.l1)
+        check("cc-ibp", self)
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        return expressive(
-            chain,
-            batch,
-            self._combine,
-            attack=self.attack,
-            attack_inflation=self.attack_inflation,
-            regulariser=self.regulariser,
-            l1=self.l1,
-        )
+        return expressive(chain, batch, self)
 
-    def _combine(self, attacked: Tensor, worst: Tensor, y: Tensor) -> Tensor:
+    def combine(self, attacked: Tensor, worst: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(torch.lerp(attacked, worst, self.alpha), y)

@@ -9,8 +9,7 @@ from torch import Tensor
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
 from surebound.train.chain import Chain
-from surebound.train.expressive import expressive
-from surebound.train.mixture import expect_within
+from surebound.train.expressive import check, expressive
 from surebound.train.parallel import mean_over_processes
 
 _TINY = 1e-12  # of a cross-entropy, so that its powers have gradients
@@ -34,21 +33,12 @@ class ExpIBP:
     l1: float = 4e-6  # λ
 
     def __post_init__(self) -> None:
-        expect_within("exp-ibp", 0.0, 1.0, alpha=self.alpha)
-        expect_within("exp-ibp", attack_inflation=self.attack_inflation, regulariser=self.regulariser, l1=self.l1)
+        check("exp-ibp", self)
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        return expressive(
-            chain,
-            batch,
-            self._combine,
-            attack=self.attack,
-            attack_inflation=self.attack_inflation,
-            regulariser=self.regulariser,
-            l1=self.l1,
-        )
+        return expressive(chain, batch, self)
 
-    def _combine(self, attacked: Tensor, worst: Tensor, y: Tensor) -> Tensor:
+    def combine(self, attacked: Tensor, worst: Tensor, y: Tensor) -> Tensor:
         adversarial, interval = (F.cross_entropy(z, y, reduction="none") for z in (attacked, worst))
         if self.product == "batch":
             adversarial, interval = (mean_over_processes(loss.mean()) for loss in (adversarial, interval))

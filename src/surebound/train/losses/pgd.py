@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, l1_norm
-from surebound.train.mixture import expect_within
+from surebound.train.chain import Chain
+from surebound.train.mixture import expect_within, natural_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +22,7 @@ class PGDTraining:
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:
         layers = chain.layers(batch.x)
-        total = self.l1 * l1_norm(chain.weights())
-        parts = {"l1": total.detach()}
-        if batch.kappa < 1:
-            natural = F.cross_entropy(layers.clean_logits(batch.x), batch.y)
-            parts["natural"] = natural.detach()
-            total = total + (1 - batch.kappa) * natural
+        total, parts = natural_part(chain, layers, batch, self.l1)
         if batch.kappa > 0:
             adversarial = F.cross_entropy(layers.logits(self.attack.run(layers, batch)), batch.y)
             parts["adversarial"] = adversarial.detach()

@@ -12,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, Conv, Dense, Layer, Layers, absolute, l1_norm
+from surebound.train.chain import Chain, Conv, Dense, Layer, Layers, absolute
 from surebound.train.interval import Interval, affine_interval, propagate
+from surebound.train.mixture import natural_part
 
 BLOCK_ELEMENTS = 2**22  # numbers in a block of composed weights: 16 MiB in float32
 
@@ -55,13 +56,7 @@ class ReLUStability:
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:
         layers = chain.layers(batch.x)
-        parts: dict[str, Tensor] = {}
-        total = self.l1 * l1_norm(chain.weights())
-        parts["l1"] = total.detach()
-        if batch.kappa < 1:
-            natural = F.cross_entropy(layers.clean_logits(batch.x), batch.y)
-            parts["natural"] = natural.detach()
-            total = total + (1 - batch.kappa) * natural
+        total, parts = natural_part(chain, layers, batch, self.l1)
         if batch.kappa > 0:
             adversarial = F.cross_entropy(layers.logits(self.attack.run(layers, batch)), batch.y)
             stability = self.rho * self._instability(self._hidden(layers, batch.box)).mean()

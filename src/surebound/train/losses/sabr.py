@@ -10,7 +10,7 @@ from torch import Tensor
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
 from surebound.train.chain import Chain, Layers
-from surebound.train.interval import Interval, affine_interval, worst_logits
+from surebound.train.interval import Interval, affine_interval, propagate, worst_logits
 from surebound.train.mixture import expect_within, mix
 from surebound.train.warmup import strength, warmup_penalties, with_radius
 
@@ -48,6 +48,8 @@ def rectified(bounds: Interval, shrinking: float = 1.0) -> Interval:
 
 def shrinking_bounds(layers: Layers, lower: Tensor, upper: Tensor, shrinking: float) -> list[Interval]:
     """Interval bounds on all layers before the last, with boxes scaled by `shrinking` after every ReLU."""
+    if shrinking == 1:
+        return propagate(layers, lower, upper, stop=len(layers.affine) - 1)
     lower, upper = layers.normalise(lower), layers.normalise(upper)
     found: list[Interval] = []
     for layer in layers.affine[:-1]:

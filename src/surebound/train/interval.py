@@ -47,8 +47,8 @@ class _Middle(torch.autograd.Function):
         to_lower = gradients[0] - to_upper
         if ctx.rectify:
             lower, upper = ctx.saved_tensors
-            to_lower.mul_(lower > 0)
-            to_upper.mul_(upper > 0)
+            to_lower = torch.ops.aten.threshold_backward(to_lower, lower, 0)
+            to_upper = torch.ops.aten.threshold_backward(to_upper, upper, 0)
         return to_lower, to_upper, None
 
 

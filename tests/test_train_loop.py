@@ -227,7 +227,7 @@ def test_output_folder(tmp_path: Path) -> None:
     }  # fmt: skip
     found = records(tmp_path / "run")
     assert [r["epoch"] for r in found if r["kind"] == "epoch"] == [1, 2, 3, 4]
-    assert [r["epoch"] for r in found if r["kind"] == "validation"] == [2, 4]
+    assert [r["epoch"] for r in found if r["kind"] == "validation"] == [0, 2, 4]
     assert found[0]["eps"] == pytest.approx(0.05 * 1.5 * 4 / 10)  # the last step of 5 in the first of 2 ramp epochs
     assert found[-1]["standard"] == result.validation.standard  # type: ignore[union-attr]
     stored = weights(tmp_path / "run")

@@ -7,6 +7,7 @@
     │   └── UnsupportedOpError  an operation outside the supported set
     ├── PropertyError           a property that cannot be read or does not fit the network
     ├── TrainingError           a training run that cannot go on
+    ├── StoreError              a file of results that cannot be read or written
     └── ResourceError           memory or disk ran out in a way that could not be avoided
 
 Each message is one sentence that names the thing, what it got and what was expected. The command line prints it and
@@ -40,6 +41,10 @@ class PropertyError(SureboundError):
 
 class TrainingError(SureboundError):
     """A training run that cannot go on."""
+
+
+class StoreError(SureboundError):
+    """A file of results that cannot be read or written."""
 
 
 class ResourceError(SureboundError):

@@ -110,6 +110,8 @@ class Loop:
     def run(self, *, resume: bool = False) -> Validation | None:
         """Train to the end; the last validation."""
         start, optimiser = self._restore() if resume else (0, None)
+        if start == 0 and self.validation is None:
+            self._record_validation(0)
         saved = last = time.monotonic()
         for step in range(start, self.plan.steps):
             moment = self.plan.at(step)
@@ -210,7 +212,13 @@ class Loop:
         self._folder.record(record)
         every = self._config.validation.every
         if done == self.plan.steps or (every and epoch % every == 0):
+            self._record_validation(done)
+
+    def _record_validation(self, done: int) -> None:
+        """Validate after so many steps; with 0, what training starts from."""
+        if self._world.is_main:
             self.validation = self._validate()
+            epoch = done // self.plan.epoch_steps
             self._folder.record({"kind": "validation", "epoch": epoch, "step": done, **vars(self.validation)})
 
     def _validate(self) -> Validation:

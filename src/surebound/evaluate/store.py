@@ -1,0 +1,296 @@
+"""Results of certifying data sets, in one SQLite file. Needs nothing but NumPy, so that reports open in an instant.
+
+A *run* is one network over the images of one data set with one radius and one set of options; a file may hold many. A
+*row* is one image of a run and how it ended. Each row is one transaction (write-ahead log, synced), so a killed process
+loses at most the images it was working on, and (run, image) is the key, so none can be there twice.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, final, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surebound.errors import StoreError
+
+Outcome = Literal["misclassified", "attacked", "falsified", "verified", "timeout", "unknown"]
+Stage = Literal["standard", "attack", "ibp", "crown", "alpha-crown", "search"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+_APPLICATION = 0x73626E64  # "sbnd": tells our files from other databases
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    record TEXT NOT NULL
+);
+CREATE TABLE rows (
+    run INTEGER NOT NULL REFERENCES runs (id),
+    image INTEGER NOT NULL,
+    label INTEGER NOT NULL,
+    predicted INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    stage TEXT NOT NULL,
+    seconds REAL NOT NULL,
+    subproblems INTEGER NOT NULL,
+    lower_bound REAL,
+    certified_eps TEXT,
+    attacked_eps TEXT,
+    reason TEXT NOT NULL,
+    phases TEXT NOT NULL,
+    property_sha256 TEXT NOT NULL,
+    adversarial INTEGER,
+    clean BLOB,
+    counterexample BLOB,
+    PRIMARY KEY (run, image)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What was certified, and everything needed to do it again.
+
+    `options` are what the results depend on; `notes` are for people and reports: the method and seed of training, say.
+    """
+
+    model: str  # the path as given
+    model_sha256: str
+    dataset: str
+    shape: tuple[int, ...]  # of an image
+    classes: tuple[str, ...]
+    eps: str  # exact: "2/255"
+    images: tuple[int, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+    version: str = ""
+    machine: str = ""
+    started: str = ""  # ISO 8601, UTC
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the rows depend on, apart from which images were asked for."""
+        parts = [self.model_sha256, self.dataset, self.eps, dict(self.options)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Counter:
+    """A replayed counterexample: the image, the point, and the class that scores as high as the label there."""
+
+    clean: NDArray[np.float32]  # (inputs,)
+    point: NDArray[np.float32]  # (inputs,)
+    adversarial: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Row:
+    """How one image ended, and which stage settled it.
+
+    With a radius search, `certified_eps` is the largest radius proved and `attacked_eps` the smallest one at which a
+    counterexample was replayed, if any.
+    """
+
+    image: int
+    label: int
+    predicted: int
+    outcome: Outcome
+    stage: Stage
+    seconds: float = 0.0  # its share of batched stages, and its own search
+    phases: Mapping[str, float] = field(default_factory=dict)  # the same by stage, the search by its parts
+    subproblems: int = 0
+    lower_bound: float | None = None
+    certified_eps: str | None = None
+    attacked_eps: str | None = None
+    reason: str = ""
+    property_sha256: str = ""
+    counter: Counter | None = None
+
+    @property
+    def correct(self) -> bool:
+        return self.outcome != "misclassified"
+
+    @property
+    def robust(self) -> bool:
+        """Correct, and the attack found nothing."""
+        return self.outcome not in ("misclassified", "attacked")
+
+    @property
+    def verified(self) -> bool:
+        return self.outcome == "verified"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracies:
+    """Shares of the images. What the search falsified counts as robust here: robust means that the attack failed."""
+
+    images: int
+    standard: float
+    robust: float
+    verified: float
+    undecided: float  # timeout or unknown
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> "Accuracies":
+        """The accuracies over some rows; zero without any."""
+        n = max(len(rows), 1)
+        return Accuracies(
+            images=len(rows),
+            standard=sum(r.correct for r in rows) / n,
+            robust=sum(r.robust for r in rows) / n,
+            verified=sum(r.verified for r in rows) / n,
+            undecided=sum(r.outcome in ("timeout", "unknown") for r in rows) / n,
+        )
+
+
+@final
+class Store:
+    """One file of results: `with Store(path) as store: …`."""
+
+    def __init__(self, path: str | Path, *, readonly: bool = False) -> None:
+        """Open a store, or make a new one; `readonly` needs one that is there and leaves it as it is."""
+        self.path = Path(path)
+        if readonly and not self.path.is_file():
+            raise StoreError(f"there is no store '{self.path}'; expected a file that surebound certify wrote")
+        with self._sentence():
+            target = f"{self.path.resolve().as_uri()}?mode=ro" if readonly else str(self.path)
+            self._db = sqlite3.connect(target, uri=readonly, isolation_level=None, timeout=60.0)
+            try:
+                self._open(readonly)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _open(self, readonly: bool) -> None:
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables and not readonly:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            self._db.execute(f"PRAGMA user_version = {_VERSION}")
+            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if application != _APPLICATION:
+            raise StoreError(f"'{self.path}' is not a store of results; expected a file that surebound certify wrote")
+        if version != _VERSION:
+            raise StoreError(f"'{self.path}' is a store of version {version}; expected {_VERSION}")
+        if not readonly:
+            self._db.execute("PRAGMA synchronous = FULL")
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def runs(self) -> dict[int, Run]:
+        """All runs by number, in the order in which they began."""
+        with self._sentence():
+            found = self._db.execute("SELECT id, record FROM runs ORDER BY id").fetchall()
+        return {number: _run(record) for number, record in found}
+
+    def find(self, run: Run) -> int | None:
+        """The number of a run with the same key."""
+        with self._sentence():
+            found = self._db.execute("SELECT id FROM runs WHERE key = ?", (run.key,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def begin(self, run: Run) -> int:
+        """Note a run, or give one of the same key more images and the newest notes; its number."""
+        with self._sentence(), self._transaction():
+            found = self._db.execute("SELECT id, record FROM runs WHERE key = ?", (run.key,)).fetchone()
+            if found is None:
+                cursor = self._db.execute("INSERT INTO runs (key, record) VALUES (?, ?)", (run.key, _record(run)))
+                return int(cursor.lastrowid or 0)
+            number, old = int(found[0]), _run(found[1])
+            images = tuple(dict.fromkeys((*old.images, *run.images)))
+            merged = asdict(old) | {"images": images, "notes": {**old.notes, **run.notes}, "command": run.command}
+            self._db.execute("UPDATE runs SET record = ? WHERE id = ?", (json.dumps(merged), number))
+            return number
+
+    def add(self, run: int, row: Row) -> None:
+        """Write one row, whole or not at all. The first row of an image stays."""
+        counter = row.counter
+        values = {
+            "run": run,
+            "image": row.image,
+            "label": row.label,
+            "predicted": row.predicted,
+            "outcome": row.outcome,
+            "stage": row.stage,
+            "seconds": row.seconds,
+            "subproblems": row.subproblems,
+            "lower_bound": row.lower_bound,
+            "certified_eps": row.certified_eps,
+            "attacked_eps": row.attacked_eps,
+            "reason": row.reason,
+            "phases": json.dumps(dict(row.phases)),
+            "property_sha256": row.property_sha256,
+            "adversarial": None if counter is None else counter.adversarial,
+            "clean": None if counter is None else counter.clean.astype("<f4").tobytes(),
+            "counterexample": None if counter is None else counter.point.astype("<f4").tobytes(),
+        }
+        marks = ", ".join(f":{name}" for name in values)
+        with self._sentence(), self._transaction():
+            self._db.execute(f"INSERT OR IGNORE INTO rows ({', '.join(values)}) VALUES ({marks})", values)
+
+    def rows(self, run: int) -> list[Row]:
+        """The rows of a run, by image."""
+        with self._sentence():
+            cursor = self._db.execute("SELECT * FROM rows WHERE run = ? ORDER BY image", (run,))
+            names = [column[0] for column in cursor.description]
+            return [_row(dict(zip(names, values, strict=True))) for values in cursor]
+
+    def done(self, run: int) -> dict[int, str]:
+        """The images that have a row, with the hashes of their properties."""
+        with self._sentence():
+            return dict(self._db.execute("SELECT image, property_sha256 FROM rows WHERE run = ?", (run,)).fetchall())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    @contextmanager
+    def _sentence(self) -> Iterator[None]:
+        """What the database complains about, as one sentence."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot use '{self.path}' as a store of results: {error}") from error
+
+
+def _record(run: Run) -> str:
+    return json.dumps(asdict(run))
+
+
+def _run(record: str) -> Run:
+    values = json.loads(record)
+    return Run(**values | {name: tuple(values[name]) for name in ("shape", "classes", "images")})
+
+
+def _row(values: dict[str, Any]) -> Row:
+    del values["run"]
+    phases = json.loads(values.pop("phases"))
+    adversarial, clean, point = (values.pop(name) for name in ("adversarial", "clean", "counterexample"))
+    counter = None
+    if point is not None:
+        counter = Counter(clean=np.frombuffer(clean, "<f4"), point=np.frombuffer(point, "<f4"), adversarial=adversarial)
+    return Row(**values, phases=phases, counter=counter)

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from surebound import api
+from surebound.api import certify
 from surebound.errors import SureboundError
 from surebound.problem import Box, Counterexample, Property, Region, Robustness, Verdict
 
@@ -28,6 +29,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "bounds",
+    "certify",
     "load",
     "train",
     "verify",

@@ -1,9 +1,10 @@
-"""The Python interface: `load`, `verify`, `bounds`, `train`.
+"""The Python interface: `load`, `verify`, `bounds`, `train`, `certify`.
 
 Heavy imports happen inside the calls, so `import surebound` is quick.
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from surebound.bounds.result import LayerBounds
     from surebound.data.dataset import Dataset
+    from surebound.evaluate.certify import Certification
+    from surebound.evaluate.certify import OnProgress as OnCertifyProgress
     from surebound.network.model import Model
     from surebound.train.config import TrainConfig
     from surebound.train.loop import OnProgress as OnTrainProgress
@@ -155,3 +158,62 @@ def train(
         resume=resume,
         on_progress=on_progress,
     )
+
+
+def certify(
+    model: str | Path,
+    dataset: "Dataset | str",
+    *,
+    eps: float | str | Fraction,
+    store: str | Path,
+    images: Sequence[int] | None = None,
+    timeout: float = 60.0,
+    branching: str = "auto",
+    attack: str = "mi-fgsm",
+    seed: int = 0,
+    early_stop: bool = True,
+    radius_search: bool = False,
+    workers: int = 1,
+    resume: bool = False,
+    data_dir: str | Path | None = None,
+    on_progress: "OnCertifyProgress | None" = None,
+) -> "Certification":
+    """Certify test images: how many a network gets right, keeps right under attack, and provably keeps right.
+
+    Call it from under ``if __name__ == "__main__":`` with more than one worker: each is a fresh Python process.
+
+    Args:
+        model: an ONNX file, or the output folder of a training run.
+        dataset: the name of a data set, a folder, or one made with `surebound.data.own`.
+        eps: the radius in ℓ∞, taken exactly: ``"2/255"``.
+        store: the SQLite file that rows are written to as they finish.
+        images: indices of test images; None for all.
+        timeout: seconds of search for each image.
+        branching: as for `verify`.
+        attack: ``mi-fgsm`` or ``pgd``, before anything is bounded.
+        seed: for the attacks, the only source of randomness.
+        early_stop: give up on an image as soon as its search is not expected to end in time.
+        radius_search: also find, by bisection up to `eps`, the largest radius proved and the smallest one broken.
+        workers: processes, each with one thread; 1 works in this process.
+        resume: go on with results that the store has, instead of complaining about them.
+        data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
+        on_progress: called now and then with a `surebound.evaluate.certify.CertifyProgress`.
+    """
+    from surebound.data import load_dataset
+    from surebound.evaluate.certify import Task, exact
+    from surebound.evaluate.certify import certify as run
+    from surebound.evaluate.stages import Settings
+
+    if isinstance(dataset, str):
+        dataset = load_dataset(dataset, data_dir)
+    settings = Settings(
+        timeout=timeout,
+        branching=branching,
+        attack=attack,
+        seed=seed,
+        early_stop=early_stop,
+        radius_search=radius_search,
+    )
+    chosen = range(len(dataset.test)) if images is None else images
+    task = Task(model=Path(model), dataset=dataset, eps=exact(eps), images=chosen, settings=settings)
+    return run(task, Path(store), workers=workers, resume=resume, on_progress=on_progress)

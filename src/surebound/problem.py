@@ -162,10 +162,8 @@ class Robustness:
             raise UsageError(f"eps must not be negative, got {self.eps!r}")
         return eps
 
-    def to_property(self, outputs: int) -> Property:
-        """One region per other class, all over the same box."""
-        if not isinstance(self.label, int | np.integer) or not 0 <= self.label < outputs:
-            raise UsageError(f"label {self.label} is not one of the network's {outputs} outputs")
+    def box(self) -> Box:
+        """The inputs within eps of x, ends rounded outward."""
         x = _array(self.x, "the input x of a robustness property").reshape(-1)
         if not np.isfinite(x).all():
             raise UsageError("the input x of a robustness property is NaN or infinite; expected finite numbers")
@@ -174,17 +172,25 @@ class Robustness:
                 f"the input x of a robustness property ranges from {x.min():g} to {x.max():g};"
                 f" expected numbers from {self.low:g} to {self.high:g} (see `low` and `high`)"
             )
-        eps = self.radius()
-        lower = np.array([round_down(max(Fraction(v) - eps, Fraction(self.low))) for v in x.tolist()])
-        upper = np.array([round_up(min(Fraction(v) + eps, Fraction(self.high))) for v in x.tolist()])
-        box = Box(lower, upper)
+        eps, low, high = self.radius(), Fraction(self.low), Fraction(self.high)
+        values, where = np.unique(x, return_inverse=True)  # images have few different pixels, and fractions are slow
+        lower = np.array([round_down(max(Fraction(v) - eps, low)) for v in values.tolist()])
+        upper = np.array([round_up(min(Fraction(v) + eps, high)) for v in values.tolist()])
+        return Box(lower[where], upper[where])
+
+    def to_property(self, outputs: int) -> Property:
+        """One region per other class, all over the same box."""
+        if not isinstance(self.label, int | np.integer) or not 0 <= self.label < outputs:
+            raise UsageError(f"label {self.label} is not one of the network's {outputs} outputs")
+        box = self.box()
         regions = []
         for other in range(outputs):
             if other != self.label:
                 row = np.zeros((1, outputs))
                 row[0, self.label], row[0, other] = 1.0, -1.0
                 regions.append(Region(box=box, on_output=row, constant=np.zeros(1), strict=np.zeros(1, dtype=bool)))
-        return Property(tuple(regions), x.size, outputs, source=f"robustness of label {self.label} within {self.eps}")
+        source = f"robustness of label {self.label} within {self.eps}"
+        return Property(tuple(regions), box.lower.size, outputs, source=source)
 
 
 def _array(value: object, what: str) -> NDArray[np.float64]:

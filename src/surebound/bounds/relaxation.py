@@ -29,14 +29,15 @@ class Relaxation:
 
 def relax(lower: Tensor, upper: Tensor, slopes: str = "crown") -> Relaxation:
     """The relaxation for bounds l̂, û; `slopes` starts α at CROWN's (0 or 1, whichever has the smaller area) or at
-    FastLin's (ā: parallel to the upper line).
+    FastLin's (ā: parallel to the upper line). With ``interval``, both lines are flat: 0 ≤ x ≤ û.
 
     The upper line is sound in floating point: whatever ā was rounded to, b̄ ≥ max(−ā l̂, (1 − ā) û).
     """
     ambiguous = (lower < 0) & (upper > 0)
     active = (lower >= 0).to(lower.dtype)
     width = torch.where(ambiguous, upper - lower, 1.0)
-    slope = torch.where(ambiguous, (upper / width).clamp(0.0, 1.0), active)
+    line = torch.zeros_like(upper) if slopes == "interval" else (upper / width).clamp(0.0, 1.0)
+    slope = torch.where(ambiguous, line, active)
     intercept = torch.where(ambiguous, torch.maximum(-slope * lower, (1.0 - slope) * upper) * _GUARD, 0.0)
-    free = slope if slopes == "fastlin" else (upper > -lower).to(lower.dtype)
+    free = (upper > -lower).to(lower.dtype) if slopes == "crown" else slope
     return Relaxation(slope, intercept, torch.where(ambiguous, free, active), ambiguous)

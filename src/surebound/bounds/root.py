@@ -124,7 +124,7 @@ def _widest(form: Form, enclosure: Enclosure) -> int:
 
 
 def one_hot(index: Tensor, width: int) -> Tensor:
-    """# (rows,) -> (rows, width) float64"""
+    """# (*shape) -> (*shape, width) float64"""
     return torch.nn.functional.one_hot(index, width).double()
 
 
@@ -192,12 +192,14 @@ def tighten_layers(
             enclosure.tighten(node, *(t[:, where].reshape(enclosure.lower[node].shape) for t in known))
         low, high = enclosure.layer(k)
         ambiguous = (low < 0) & (high > 0)
-        candidates = torch.nonzero(ambiguous.any(0)).flatten()
-        tightened_low, tightened_high = bound_neurons(enclosure, node, candidates, bounding, check)
-        low, high = low.clone(), high.clone()
-        open_ = ambiguous[:, candidates]  # in this box: the result must not depend on the other boxes
-        low[:, candidates] = torch.where(open_, tightened_low, low[:, candidates])
-        high[:, candidates] = torch.where(open_, tightened_high, high[:, candidates])
+        # the ambiguous neurons of each box, and others where it has fewer than the box that has most
+        index = ambiguous.byte().argsort(dim=1, descending=True, stable=True)[:, : int(ambiguous.sum(1).max())]
+        open_ = ambiguous.gather(1, index)  # in this box: the result must not depend on the other boxes
+        tightened = bound_neurons(enclosure, node, index, bounding, check)
+        low, high = (
+            end.scatter(1, index, torch.where(open_, tight, end.gather(1, index)))
+            for end, tight in zip((low, high), tightened, strict=True)
+        )
         enclosure.tighten(
             node, low.reshape(-1, *network.nodes[node].shape), high.reshape(-1, *network.nodes[node].shape)
         )
@@ -207,15 +209,18 @@ def tighten_layers(
 def bound_neurons(
     enclosure: Enclosure, node: int, index: Tensor, bounding: LayerBounding, check: Check
 ) -> tuple[Tensor, Tensor]:
-    """Sound bounds on some elements of a node, for every box. # (boxes, len(index)) each"""
+    """Sound bounds on some elements of a node, the same in every box or each box's own.
+
+    # index: (count,) or (boxes, count) -> (boxes, count) each
+    """
     boxes = enclosure.boxes
     form = GraphForm.at(enclosure, node)
     lows, highs = [], []
-    for part in _chunks(index, boxes * _widest(form, enclosure)):
+    for part in _chunks(index.expand(boxes, -1).T, boxes * _widest(form, enclosure)):
         check()
         count = len(part)
-        identity = one_hot(part, size(enclosure.network.nodes[node].shape))
-        rows = form.rows(torch.cat([identity, -identity]).repeat(boxes, 1))
+        identity = one_hot(part.T, size(enclosure.network.nodes[node].shape))
+        rows = form.rows(torch.cat([identity, -identity], dim=1).flatten(0, 1))
         wide = replace(form, per_box=2 * count)
         bound = best_lower(wide, rows, bounding).reshape(boxes, 2, count)
         lows.append(bound[:, 0])

@@ -14,5 +14,7 @@ COMMANDS: "Registry[Command]" = Registry(
         "inspect": "surebound.cli.inspect:COMMAND",
         "train": "surebound.cli.train:COMMAND",
         "attack": "surebound.cli.attack:COMMAND",
+        "report": "surebound.cli.report:COMMAND",
+        "certify": "surebound.cli.certify:COMMAND",
     },
 )

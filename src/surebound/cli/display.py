@@ -74,3 +74,16 @@ class ProgressLine:
     def done(self) -> None:
         """Clear the bar."""
         self._line.done()
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(59.0), duration(61.0), duration(7200.0)
+    ('59 s', '1 min 01 s', '2 h 00 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

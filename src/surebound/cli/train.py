@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from surebound.cli.arguments import set_threads, thread_count
 from surebound.cli.command import Command
-from surebound.cli.display import StatusLine
+from surebound.cli.display import StatusLine, duration
 from surebound.errors import UsageError
 
 INTERRUPTED = 130
@@ -111,25 +111,12 @@ class _Interrupted:
 def _describe(progress: "TrainProgress") -> str:
     text = (
         f"epoch {progress.epoch}/{progress.epochs}  loss {progress.loss:.4g}  "
-        f"{progress.rate:.0f} images/s  {_duration(progress.remaining)} left"
+        f"{progress.rate:.0f} images/s  {duration(progress.remaining)} left"
     )
     found = progress.validation
     if found is not None:
         text += f"  std {found.standard:.1%} pgd {found.pgd:.1%} ibp {found.ibp:.1%}"
     return text
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(59.0), _duration(61.0), _duration(7200.0)
-    ('59 s', '1 min 01 s', '2 h 00 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _accuracies(found: "Validation", eps: object) -> str:

@@ -46,7 +46,7 @@ class Options:
     seed: int = 0
     memory: int | None = None  # bytes; None: a quarter of what is available
     early_stop: bool = False
-    quick_attack: PGD = field(default_factory=lambda: PGD(steps=20, restarts=5))
+    quick_attack: PGD | None = field(default_factory=lambda: PGD(steps=20, restarts=5))  # None: attacked already
     long_attack: MIFGSM = field(default_factory=lambda: MIFGSM(steps=100, restarts=30))
     layers: LayerBounding = field(default_factory=LayerBounding)
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -117,9 +117,10 @@ class _Verification:
         """All regions, box by box."""
         if not regions:
             return Outcome(proved=True, reason="the property has no reachable region")
-        found = self._attack(self.options.quick_attack, regions)
-        if found is not None:
-            return Outcome(counterexample=found)
+        if self.options.quick_attack is not None:
+            found = self._attack(self.options.quick_attack, regions)
+            if found is not None:
+                return Outcome(counterexample=found)
         if not all(len(region.constant) for region in regions):
             return Outcome(reason="a region without rows is violated everywhere, but no point of it could be replayed")
         if any(max(np.abs(r.box.lower).max(), np.abs(r.box.upper).max()) >= HUGE for r in regions if r.box.lower.size):

@@ -1,0 +1,175 @@
+"""`surebound certify MODEL --dataset NAME --eps 2/255`: how many test images are provably classified right."""
+
+import json
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surebound.attacks import ATTACKS
+from surebound.branching import CHOICES
+from surebound.cli.arguments import count, eps_text, output_files, positive_seconds, seed, set_threads, write_whole
+from surebound.cli.command import Command
+from surebound.cli.display import StatusLine, duration
+from surebound.cli.model import add_images, check_fits, check_model, choose_images
+from surebound.errors import UsageError
+
+if TYPE_CHECKING:
+    from surebound.evaluate.certify import Certification, CertifyProgress, Task
+
+STORE = "certify.sqlite"
+
+
+def _configure(parser: ArgumentParser) -> None:
+    add_images(parser)
+    parser.add_argument(
+        "--timeout", type=positive_seconds, default=60.0, metavar="S", help="seconds for each image (default 60)"
+    )
+    parser.add_argument("--branching", choices=CHOICES, default="auto", help="how to split (default auto)")
+    parser.add_argument(
+        "--attack", choices=tuple(ATTACKS), default="mi-fgsm", help="the attack before any bounds (default mi-fgsm)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
+    parser.add_argument(
+        "--no-early-stop", action="store_true", help="search to the timeout even where it looks hopeless"
+    )
+    parser.add_argument(
+        "--radius-search",
+        action="store_true",
+        help="also bisect, up to --eps, for each image's largest certified and smallest attacked radius",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        help=f"the SQLite file of results (default: {STORE} in the model's folder, or here for an ONNX file)",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the results that the store has")
+    parser.add_argument(
+        "--workers", type=count, default=1, metavar="N", help="processes with one thread each (default 1, all threads)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _run(args: Namespace) -> int:
+    file = check_model(args.model)
+    store = Path(args.store) if args.store is not None else _default_store(args.model)
+    files = output_files(keep=(file,), json=args.json, store=str(store))
+    if args.workers > 1 and args.threads is not None:
+        raise UsageError("--threads beside --workers: each worker has one thread; expected one of the two")
+    task = _task(args)
+    line = _Line(quiet=args.quiet)
+    try:
+        from surebound.evaluate.certify import certify
+
+        result = certify(task, store, workers=args.workers, resume=args.resume, on_progress=line)
+    except KeyboardInterrupt:
+        line.done()
+        _say(f"interrupted; what is done is in '{store}', and --resume goes on from there")
+        raise
+    finally:
+        line.done()
+    record = _record(args, result)
+    if "json" in files:
+        write_whole(files["json"], json.dumps(record, indent=2, allow_nan=False) + "\n")
+    _report(record)
+    return 0
+
+
+def _default_store(model: str) -> Path:
+    return Path(model) / STORE if Path(model).is_dir() else Path(STORE)
+
+
+def _task(args: Namespace) -> "Task":
+    from surebound.data import load_dataset
+
+    dataset = load_dataset(args.dataset, args.data_dir)
+    images = choose_images(dataset, args.first, args.indices)
+    set_threads(1 if args.workers > 1 else args.threads)
+
+    from surebound.api import load
+    from surebound.evaluate.certify import Task
+    from surebound.evaluate.stages import Settings
+
+    settings = Settings(
+        timeout=args.timeout,
+        branching=args.branching,
+        attack=args.attack,
+        seed=args.seed,
+        early_stop=not args.no_early_stop,
+        radius_search=args.radius_search,
+    )
+    command = shlex.join(["surebound", *sys.argv[1:]])
+    task = Task(
+        model=Path(args.model), dataset=dataset, eps=args.eps, images=images, settings=settings, command=command
+    )
+    check_fits(load(task.file), dataset)
+    return task
+
+
+class _Line:
+    """Shows how far a certification is."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._line = StatusLine(quiet=quiet)
+        self.done = self._line.done
+
+    def __call__(self, progress: "CertifyProgress") -> None:
+        found = progress.accuracies
+        text = (
+            f"{progress.done:,} of {progress.total:,} images  standard {found.standard:.1%}  "
+            f"robust {found.robust:.1%}  verified {found.verified:.1%}"
+        )
+        if progress.remaining is not None:
+            text += f"  {duration(progress.remaining)} left"
+        self._line.show(progress.share, text)
+
+
+def _record(args: Namespace, result: "Certification") -> dict[str, Any]:
+    found = result.accuracies
+    outcomes: dict[str, int] = {}
+    stages: dict[str, int] = {}
+    for row in result.rows:
+        outcomes[row.outcome] = outcomes.get(row.outcome, 0) + 1
+        stages[row.stage] = stages.get(row.stage, 0) + 1
+    return {
+        "images": found.images,
+        "standard": found.standard,
+        "robust": found.robust,
+        "verified": found.verified,
+        "undecided": found.undecided,
+        "outcomes": outcomes,
+        "settled_by": stages,
+        "subproblems": sum(row.subproblems for row in result.rows),
+        "dataset": args.dataset,
+        "eps": eps_text(args.eps),
+        "store": str(result.store),
+        "run": result.run,
+        "seconds": round(result.seconds, 6),
+    }
+
+
+def _report(record: dict[str, Any]) -> None:
+    images, outcomes = record["images"], record["outcomes"]
+    for name, note in (
+        ("standard", "classified right"),
+        ("robust", f"the attack found nothing, eps {record['eps']}"),
+        ("verified", f"proved, eps {record['eps']}"),
+    ):
+        share = record[name]
+        print(f"{name:<10}{100 * share:5.1f} %  ({round(share * images)} of {images}, {note})")
+    if record["undecided"]:
+        left = outcomes.get("timeout", 0) + outcomes.get("unknown", 0)
+        print(f"undecided {100 * record['undecided']:5.1f} %  ({left} of {images})")
+    settled = ", ".join(f"{stage} {n}" for stage, n in record["settled_by"].items())
+    print(f"settled by {settled}; {record['subproblems']:,} subproblems in {record['seconds']:.1f} s")
+    print(f"results in {record['store']}", flush=True)
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        print(f"surebound: {text}", file=sys.stderr)
+
+
+COMMAND = Command("prove, image by image, how robust a network is on a data set", _configure, _run)

@@ -1,0 +1,295 @@
+"""How images are certified: standard → attack → IBP → CROWN → α-CROWN → branch and bound.
+
+`Certifier.screen` takes many images through every stage before the search at once, each stage only those that the one
+before left open; `Certifier.search` then takes one image to its end. Whatever a stage settles is settled for good:
+"attacked" and "falsified" come with a counterexample that was replayed on the original network, "verified" with bounds
+that account for rounding.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surebound.attacks.images import attack_images
+from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.enclosure import Enclosure, enclose
+from surebound.bounds.margins import interval_rows, linear_rows
+from surebound.bounds.root import LayerBounding, tighten_layers
+from surebound.branching import CHOICES
+from surebound.errors import UsageError
+from surebound.evaluate.store import Counter, Outcome, Row, Stage
+from surebound.network.model import Model
+from surebound.problem import Property, Robustness, Verdict
+from surebound.verify.pipeline import Options, verify
+
+_FIXED = LayerBounding(ascent=None)
+_LAYERS = LayerBounding(slopes=("crown",), ascent=None)
+_OPTIMISED = LayerBounding(ascent=Ascent(iterations=20, lr=0.5))
+_SEARCHING = ("bounding", "branching", "queue", "leaves")  # phases of a search that began
+_OUTCOMES: dict[str, Outcome] = {"unsat": "verified", "sat": "falsified", "timeout": "timeout", "unknown": "unknown"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What results depend on, beside the network and the images."""
+
+    timeout: float = 60.0  # seconds of search for one image
+    branching: str = "auto"
+    attack: str = "mi-fgsm"
+    steps: int = 40  # of the attack
+    restarts: int = 3
+    targets: int = 3
+    seed: int = 0
+    early_stop: bool = True
+    radius_search: bool = False
+
+    def __post_init__(self) -> None:
+        if self.branching not in CHOICES:
+            raise UsageError(f"unknown branching '{self.branching}'; expected one of: {', '.join(CHOICES)}")
+        if not (isinstance(self.timeout, int | float) and 0 < self.timeout < float("inf")):
+            raise UsageError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A labelled image."""
+
+    image: int
+    x: NDArray[np.float32]  # (inputs,)
+    label: int
+
+
+@dataclass(frozen=True, eq=False)
+class Open:
+    """An image that needs a search: `rivals` are the classes not yet proved to stay below its label."""
+
+    sample: Sample
+    predicted: int
+    rivals: tuple[int, ...]
+    lower_bound: float
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+def property_sha256(sample: Sample, eps: Fraction) -> str:
+    """A hash of what is asked about an image."""
+    digest = hashlib.sha256(sample.x.astype("<f4").tobytes())
+    digest.update(f"label {sample.label} eps {eps}".encode())
+    return digest.hexdigest()
+
+
+@final
+class Certifier:
+    """One network, one radius."""
+
+    def __init__(self, model: Model, eps: Fraction, settings: Settings) -> None:
+        self.model, self.eps, self.settings = model, eps, settings
+
+    def screen(self, samples: Sequence[Sample]) -> tuple[list[Row], list[Open]]:
+        """All stages before the search: rows of the images they settle, and the others."""
+        batch = _Batch(self.model, samples, self.eps, self.settings)
+        batch.attack()
+        for stage in ("ibp", "crown", "alpha-crown"):
+            batch.bound(stage)
+        return batch.rows, batch.open()
+
+    def search(self, image: Open, *, branching: str | None = None) -> Row:
+        """Branch and bound; `branching` instead of the settings' rule."""
+        sample, settings = image.sample, self.settings
+        whole = self._property(sample, self.eps)
+        others = [j for j in range(self.model.network.outputs) if j != sample.label]
+        regions = tuple(r for r, j in zip(whole.regions, others, strict=True) if j in image.rivals)
+        options = Options(
+            timeout=settings.timeout,
+            branching=branching or settings.branching,
+            seed=settings.seed,
+            early_stop=settings.early_stop,
+            quick_attack=None,
+        )
+        verdict = verify(self.model, replace(whole, regions=regions), options)
+        phases = image.phases | verdict.seconds_by_phase
+        phases["attack"] = image.phases.get("attack", 0.0) + verdict.seconds_by_phase.get("attack", 0.0)
+        searched = any(name in verdict.seconds_by_phase for name in _SEARCHING)
+        return Row(
+            image=sample.image,
+            label=sample.label,
+            predicted=image.predicted,
+            outcome=_OUTCOMES[verdict.status],
+            stage="search" if searched else "alpha-crown",
+            seconds=sum(image.phases.values()) + verdict.seconds,
+            phases={name: round(seconds, 6) for name, seconds in phases.items()},
+            subproblems=verdict.subproblems,
+            lower_bound=verdict.lower_bound,
+            reason=verdict.reason,
+            property_sha256=property_sha256(sample, self.eps),
+            counter=_counter(sample, verdict),
+        )
+
+    def decide(self, sample: Sample, eps: Fraction) -> Verdict:
+        """Robustness within another radius, by the whole of `surebound.verify`."""
+        settings = self.settings
+        options = Options(
+            timeout=settings.timeout, branching=settings.branching, seed=settings.seed, early_stop=settings.early_stop
+        )
+        return verify(self.model, self._property(sample, eps), options)
+
+    def _property(self, sample: Sample, eps: Fraction) -> Property:
+        robustness = Robustness(sample.x.astype(np.float64), sample.label, eps)
+        return robustness.to_property(self.model.network.outputs)
+
+
+class _OutOfTime(Exception):
+    """A stage took longer than all its images may take together."""
+
+
+class _Batch:
+    """Images on their way through the stages."""
+
+    def __init__(self, model: Model, samples: Sequence[Sample], eps: Fraction, settings: Settings) -> None:
+        self._model, self._samples, self._eps, self._settings = model, samples, eps, settings
+        self._predicted = model.replay(np.stack([s.x for s in samples])).argmax(1)
+        self._left = list(range(len(samples)))
+        self._phases: list[dict[str, float]] = [{} for _ in samples]
+        self._best: dict[int, Tensor] = {}  # sample -> the best bounds on its margins, (outputs − 1,)
+        self._deadline = time.monotonic() + settings.timeout * len(samples)
+        self.rows: list[Row] = []
+
+    def attack(self) -> None:
+        settings = self._settings
+        x, y = np.stack([s.x for s in self._samples]), np.array([s.label for s in self._samples])
+        with self._phase("attack"):
+            result = attack_images(
+                self._model,
+                x,
+                y,
+                eps=self._eps,
+                method=settings.attack,
+                steps=settings.steps,
+                restarts=settings.restarts,
+                targets=settings.targets,
+                seed=settings.seed,
+            )
+        found = np.flatnonzero(result.found)
+        logits = dict(zip(found.tolist(), self._model.replay(result.points[found]), strict=True)) if len(found) else {}
+        for i, sample in enumerate(self._samples):
+            if not result.correct[i]:
+                self._settle(i, "misclassified", "standard")
+            elif result.found[i]:
+                self._settle(i, "attacked", "attack", _point(sample, result.points[i], logits[i]))
+
+    def bound(self, stage: Stage) -> None:
+        """Try to prove what is left by one kind of bounds."""
+        if not self._left:
+            return
+        left = list(self._left)
+        with self._phase(stage):
+            try:
+                for bounds in self._bounds(stage, left):
+                    for i, new in zip(left, bounds.cpu(), strict=True):
+                        self._best[i] = torch.maximum(self._best.get(i, new), new)
+            except _OutOfTime:
+                pass
+        for i in left:
+            if i in self._best and bool((self._best[i] > 0).all()):
+                self._settle(i, "verified", stage)
+
+    def _bounds(self, stage: Stage, left: list[int]) -> Iterator[Tensor]:
+        """Bounds on the margins of images, better and better. # (images, outputs − 1)"""
+        rows = torch.stack([_margins(self._model.network.outputs, self._samples[i].label) for i in left])
+        self._check()
+        if stage == "ibp":
+            self._enclosure = self._enclose(left)
+            yield interval_rows(self._enclosure, rows)
+        elif stage == "crown":
+            self._enclosure = self._enclose(left)
+            yield linear_rows(self._enclosure, rows, _FIXED)
+            tighten_layers(self._enclosure, _LAYERS, self._check)
+            yield linear_rows(self._enclosure, rows, _FIXED)
+        else:
+            layers = [self._enclosure.layer(k) for k in range(len(self._model.network.layers))]
+            kept = torch.tensor([self._enclosed.index(i) for i in left])
+            enclosure = self._enclose(left, [(lower[kept], upper[kept]) for lower, upper in layers])
+            yield linear_rows(enclosure, rows, _OPTIMISED)
+
+    def _enclose(self, left: list[int], layers: Sequence[tuple[Tensor, Tensor]] = ()) -> Enclosure:
+        """Intervals for all nodes over the boxes of images, with bounds on layers that are known."""
+        network = self._model.network
+        shape = (-1, *network.input_shape)
+        samples = [self._samples[i] for i in left]
+        boxes = [Robustness(s.x.astype(np.float64), s.label, self._eps).box() for s in samples]
+        lower = torch.from_numpy(np.stack([box.lower for box in boxes]))
+        upper = torch.from_numpy(np.stack([box.upper for box in boxes]))
+        self._enclosed = left
+        return enclose(network, lower.reshape(shape), upper.reshape(shape), layers)
+
+    def _check(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise _OutOfTime
+
+    def _settle(self, i: int, outcome: Outcome, stage: Stage, counter: Counter | None = None) -> None:
+        self._left.remove(i)
+        sample, phases = self._samples[i], self._phases[i]
+        self.rows.append(
+            Row(
+                image=sample.image,
+                label=sample.label,
+                predicted=int(self._predicted[i]),
+                outcome=outcome,
+                stage=stage,
+                seconds=sum(phases.values()),
+                phases={name: round(seconds, 6) for name, seconds in phases.items()},
+                subproblems=len(self._best[i]) if outcome == "verified" else 0,
+                lower_bound=float(self._best[i].min()) if i in self._best else None,
+                property_sha256=property_sha256(sample, self._eps),
+                counter=counter,
+            )
+        )
+
+    def open(self) -> list[Open]:
+        """The images that are left."""
+        found = []
+        for i in self._left:
+            sample, best = self._samples[i], self._best.get(i)
+            others = [j for j in range(self._model.network.outputs) if j != sample.label]
+            rivals = tuple(j for k, j in enumerate(others) if best is None or not bool(best[k] > 0))
+            lowest = float("-inf") if best is None else float(best.min())
+            found.append(Open(sample, int(self._predicted[i]), rivals, lowest, dict(self._phases[i])))
+        return found
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Share the time spent inside among the images that are in it."""
+        begin, inside = time.monotonic(), list(self._left)
+        try:
+            yield
+        finally:
+            share = (time.monotonic() - begin) / max(len(inside), 1)
+            for i in inside:
+                self._phases[i][name] = self._phases[i].get(name, 0.0) + share
+
+
+def _margins(outputs: int, label: int) -> Tensor:
+    """f_label − f_j for every other class j. # (outputs − 1, outputs)"""
+    rows = -torch.eye(outputs, dtype=torch.float64)
+    rows[:, label] = 1.0
+    return torch.cat([rows[:label], rows[label + 1 :]])
+
+
+def _point(sample: Sample, point: NDArray[np.float32], logits: NDArray[np.floating[Any]]) -> Counter:
+    rivals = logits.astype(np.float64)
+    rivals[sample.label] = -np.inf
+    return Counter(clean=sample.x, point=point, adversarial=int(rivals.argmax()))
+
+
+def _counter(sample: Sample, verdict: Verdict) -> Counter | None:
+    if verdict.counterexample is None:
+        return None
+    return _point(sample, verdict.counterexample.x.astype(np.float32), verdict.counterexample.y)

@@ -270,7 +270,8 @@ def test_override_does_not_follow_a_shared_sub_table() -> None:
         ("ratio", 0.1, Fraction(1, 10)),
         ("ratio", 1e-05, Fraction(1, 100_000)),
         ("ratio", 1, Fraction(1)),
-        ("ratio", 10**400, Fraction(10**400)),
+        ("ratio", str(10**400), Fraction(10**400)),
+        ("whole", 2**63 - 1, 2**63 - 1),
         ("ratio", "2/255", Fraction(2, 255)),
         ("ratio", "-0.1", Fraction(-1, 10)),
         ("ratio", ".5", Fraction(1, 2)),
@@ -321,6 +322,7 @@ def test_fields_built_by_the_caller_pass_through() -> None:
     assert run.seed == 3
 
 
+WHOLE = "a whole number from -2**63 to 2**63 - 1"
 RATIO = "a number or a fraction such as '2/255'"
 
 
@@ -334,7 +336,14 @@ RATIO = "a number or a fraction such as '2/255'"
         ({"number": False}, "number is False; expected a number"),
         ({"number": math.nan}, "number is nan; expected a finite number"),
         ({"number": -math.inf}, "number is -inf; expected a finite number"),
-        ({"number": 10**309}, f"number is {10**309}; expected a finite number"),
+        ({"whole": 2**63}, f"whole is {2**63}; expected {WHOLE}"),
+        ({"whole": -(10**20)}, f"whole is {-(10**20)}; expected {WHOLE}"),
+        ({"number": 10**309}, f"number is 1{'0' * 199}…; expected {WHOLE}"),
+        ({"ratio": 16**5000}, f"ratio is a number too long to print; expected {WHOLE}"),
+        ({"ints": [1, 10**20]}, f"ints[1] is {10**20}; expected {WHOLE}"),
+        ({"text": 16**5000}, f"text is a number too long to print; expected {WHOLE}"),
+        ({"whole": "9" * 5000}, f"whole is '{'9' * 199}…; expected an integer"),
+        ({"whole": [16**5000]}, "whole is a number too long to print; expected an integer"),
         ({"flag": 1}, "flag is 1; expected true or false"),
         ({"text": 1}, "text is 1; expected a string"),
         ({"text": math.inf}, "text is inf; expected a string"),
@@ -442,6 +451,7 @@ def test_to_table_holds_plain_values() -> None:
         ({"a": {"b": None}}, "a.b is None"),
         ({"a": Attack}, f"a is {Attack!r}"),
         (1j, "config is 1j"),
+        ({"a": 2**63}, f"a is {2**63}"),
     ],
 )
 def test_dump_refuses_what_would_not_come_back(config: object, place: str) -> None:
@@ -455,26 +465,29 @@ def test_dump_refuses_a_none_that_would_come_back_as_the_default() -> None:
     assert message(dump, OnByDefault(attack=Attack())) == f"attack.scale {expected}"
 
 
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.text(max_size=8) | st.sampled_from(
     ['"""', "'''", "\\", "\r\n", "\x7f", "\x85\u2028", "a = 1\n[b]", "\U0001f600"]
 )
-ATTACKS = st.builds(Attack, steps=st.integers(1), kind=st.sampled_from(["pgd", "fgsm"]), scale=st.none() | FLOATS)
+ATTACKS = st.builds(
+    Attack, steps=st.integers(1, 2**63 - 1), kind=st.sampled_from(["pgd", "fgsm"]), scale=st.none() | FLOATS
+)
 CONFIGS = st.builds(
     Everything,
-    whole=st.integers(),
+    whole=INTEGERS,
     number=FLOATS,
     flag=st.booleans(),
     text=TEXTS,
-    maybe=st.none() | st.integers(),
+    maybe=st.none() | INTEGERS,
     old=st.none() | TEXTS,
     ratio=st.fractions(),
     choice=st.sampled_from(["a", "b", 1]),
     floats=st.lists(FLOATS, max_size=3).map(tuple),
-    ints=st.lists(st.integers(), max_size=3).map(tuple),
+    ints=st.lists(INTEGERS, max_size=3).map(tuple),
     texts=st.lists(TEXTS, max_size=3).map(tuple),
     ratios=st.lists(st.fractions(), max_size=3).map(tuple),
-    pair=st.tuples(st.integers(), TEXTS),
+    pair=st.tuples(INTEGERS, TEXTS),
     choices=st.lists(st.sampled_from(["x", "y"]), max_size=3).map(tuple),
     either=FLOATS | st.lists(FLOATS, max_size=3).map(tuple),
     attacks=st.lists(ATTACKS, max_size=2).map(tuple),

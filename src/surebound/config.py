@@ -32,6 +32,7 @@ _RATIO = "a number or a fraction such as '2/255'"
 _ONE = {int: "an integer", float: "a number", bool: "true or false", str: "a string", Fraction: _RATIO}
 _MANY = {int: "integers", float: "numbers", str: "strings"}
 _MISFIT = object()  # in place of a value that does not fit its type hint
+_LONGEST = 200  # characters of a value in a message
 
 
 def read_toml(path: Path) -> Table:
@@ -74,7 +75,7 @@ def override(table: Table, assignments: Sequence[str]) -> Table:
         for depth, part in enumerate(path[:-1], start=1):
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                problem = f"{'.'.join(path[:depth])} is {inner!r}; expected a table"
+                problem = f"{'.'.join(path[:depth])} is {shown(inner)}; expected a table"
                 raise UsageError(f"cannot apply the override '{assignment}': {problem}")
         inner[path[-1]] = _parse(text.strip())
     return result
@@ -105,7 +106,7 @@ def build(
             raise _unknown(key, list(defaults), where)
         values[key] = _convert(hints[key], value, name, defaults[key])
         if values[key] is _MISFIT:
-            raise UsageError(f"{name} is {value!r}; expected {_expected(hints[key])}")
+            raise UsageError(f"{name} is {shown(value)}; expected {_expected(hints[key])}")
     for key in [key for key, default in defaults.items() if default is MISSING and key not in values]:
         raise UsageError(f"{_dotted(where, key)} is missing; expected {_expected(hints[key])}")
     return cls(**values) if base is None else cast(T, replace(cast(Any, base), **values))
@@ -121,6 +122,8 @@ def _defaults(config: Any, base: Any = None) -> Table:
 
 def _convert(hint: Any, value: Any, where: str, default: Any) -> Any:
     """`value` as the type `hint`, or _MISFIT; a sub-table changes the dataclass `default`, if it is of that type."""
+    if type(value) is int and not _is_whole(value):
+        raise UsageError(f"{where} is {shown(value)}; expected a whole number from -2**63 to 2**63 - 1")
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType) and sum(map(is_dataclass, arguments)) < 2:  # a table cannot say which of two it is
         tried = (_convert(member, value, where, default) for member in arguments if member is not NoneType)
@@ -150,13 +153,31 @@ def _convert_list(items: tuple[Any, ...], value: Any, where: str) -> Any:
 def _convert_number(kind: type[float] | type[Fraction], value: Any, where: str) -> Any:
     """Fractions take 0.1 as 1/10, its shortest decimal, and text without exponents: "1e999999999" would never end."""
     if type(value) in (int, float):
-        if not abs(value) <= sys.float_info.max and (kind, type(value)) != (Fraction, int):
+        if not abs(value) <= sys.float_info.max:
             raise UsageError(f"{where} is {value!r}; expected a finite number")
         return kind(repr(value))
     if kind is Fraction and isinstance(value, str) and re.fullmatch(r"[+-]?\d*[./]?\d+", value):
         with suppress(ValueError, ZeroDivisionError):
             return Fraction(value)
     return _MISFIT
+
+
+def _is_whole(value: int) -> bool:
+    """Whether it is one of TOML's integers."""
+    return -(2**63) <= value < 2**63
+
+
+def shown(value: object) -> str:
+    """A value as messages show it, cut where it is long.
+
+    >>> shown("2/255"), len(shown("9" * 5000)), shown(16**5000)
+    ("'2/255'", 201, 'a number too long to print')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write integers of more than some thousand digits
+        return "a number too long to print"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _dotted(where: str, key: str) -> str:
@@ -197,12 +218,14 @@ def _plain(value: Any, where: str, base: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item, f"{where}[{index}]", None) for index, item in enumerate(value)]
     if isinstance(value, Fraction):
-        return value.numerator if value.denominator == 1 else str(value)
-    if isinstance(value, int) or (isinstance(value, str) and not re.search("[\ud800-\udfff]", value)):
+        return value.numerator if value.denominator == 1 and _is_whole(value.numerator) else str(value)
+    if (isinstance(value, int) and _is_whole(value)) or (
+        isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+    ):
         return value
     if isinstance(value, float) and math.isfinite(value):
         return float(value)  # NumPy's, too
-    raise UsageError(f"{where or 'config'} is {value!r}; expected a finite number, UTF-8 text, a list or a table")
+    raise UsageError(f"{where or 'config'} is {shown(value)}; expected a finite number, UTF-8 text, a list or a table")
 
 
 def _plain_fields(config: Any, where: str, base: Any) -> Table:

@@ -1,0 +1,166 @@
+"""The parts of the page on the paper's experiments: table 1, and the comparison of branching rules."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from surebound.report.charts import Axes, Curve, line_chart
+from surebound.report.markup import Markup, element, join
+from surebound.report.numbers import duration
+from surebound.report.paper import SOURCE, Quantity
+from surebound.report.pieces import Cell, Column, Tile, figure, table
+from surebound.report.summaries import cactus
+from surebound.report.tables import METHODS, BranchingRow, Table1Row, paper_cells, quantity_text
+
+_RULE_COLOURS = {"upb": "blue", "fsb": "orange", "sr": "green"}
+
+
+def table1_tiles(rows: Sequence[Table1Row]) -> list[Tile]:
+    """The method that verifies most, for each setting."""
+    found = []
+    for (scale, setting), group in groupby(rows, lambda r: (r.scale, r.setting)):
+        best = max(group, key=lambda r: r.verified.mean)
+        paper = f"; paper {quantity_text(best.paper[0].verified)}" if best.paper else ""
+        below = f"{best.label}, most verified at ε = {setting}{f', scale {scale}' if scale else ''}{paper}"
+        found.append(Tile(f"Verified, ε = {setting}", f"{best.verified.mean:.2f}\u202f%", below, "green"))
+    return found
+
+
+def branching_tiles(rows: Sequence[BranchingRow]) -> list[Tile]:
+    """How UPB compares with FSB in time, for each network."""
+    found = []
+    for key, group in groupby(rows, _network):
+        times = {row.branching: row.seconds for row in group}
+        if times.get("upb") and times.get("fsb"):
+            below = f"{METHODS.get(key[2], key[2])}, ε = {key[3]}: {duration(times['upb'])} against "
+            ratio = f"{times['upb'] / times['fsb']:.2f}"
+            found.append(Tile("Time of UPB over FSB", ratio, below + duration(times["fsb"]), "blue"))
+    return found
+
+
+def table1_section(rows: Sequence[Table1Row]) -> Markup:
+    """Table 1 with the paper's numbers beside."""
+    parts: list[object] = [
+        element(
+            "p",
+            "Accuracies in percent with their sample standard deviations over seeds. Robust means that the attack "
+            f"found nothing. The highest of ours for each radius are bold. The right half is table 1 of {SOURCE}, "
+            "on CIFAR-10 with the paper's networks, epochs and timeouts: compare the order of methods, not the values, "
+            "unless the scale is the paper's.",
+        )
+    ]
+    for (scale, dataset), group in groupby(rows, lambda r: (r.scale, r.dataset)):
+        parts.append(_table1(f"{dataset}{f', scale {scale}' if scale else ''}", list(group)))
+    return join(parts)
+
+
+def _table1(place: str, rows: Sequence[Table1Row]) -> Markup:
+    names = ("Standard", "Robust", "Verified", "Undecided", "Training, s")
+    columns = [Column("Method"), Column("ε", True), Column("Seeds", True), Column("Images", True)]
+    columns += [Column(name, True) for name in names] + [Column("Row", paper=True)]
+    columns += [Column(name, True, True) for name in ("Standard", "Robust", "Verified", "Runtime, s")]
+    lines, styles, setting = [], [], None
+    for row in rows:
+        peers = [r for r in rows if r.setting == row.setting]
+        ours: list[object] = [row.label, row.setting, row.seeds, f"{row.images:,}{'' if row.complete else ' so far'}"]
+        ours += [_best(row, peers, get) for get in (_standard, _robust, _verified)]
+        ours += [quantity_text(row.undecided), quantity_text(row.training_seconds, digits=0)]
+        papers = row.paper or (None,)
+        for k, paper in enumerate(papers):
+            lines.append([*(ours if k == 0 else [""] * len(ours)), *paper_cells(paper)])
+            style = ["first"] if k == 0 and setting not in (None, row.setting) else ["more"] if k else []
+            styles.append(" ".join([*style, *(["open"] if k < len(papers) - 1 else [])]))
+        setting = row.setting
+    groups = (("", 4), ("This work", 5), (SOURCE, 5))
+    return table(f"Table 1: {place}", columns, lines, groups=groups, styles=styles)
+
+
+def _best(row: Table1Row, peers: Sequence[Table1Row], get: Callable[[Table1Row], Quantity]) -> Cell:
+    highest = max(get(peer).mean for peer in peers)
+    bold = len(peers) > 1 and get(row).mean == highest
+    return Cell(quantity_text(get(row)), style="best" if bold else "")
+
+
+def _standard(row: Table1Row) -> Quantity:
+    return row.standard
+
+
+def _robust(row: Table1Row) -> Quantity:
+    return row.robust
+
+
+def _verified(row: Table1Row) -> Quantity:
+    return row.verified
+
+
+def branching_section(rows: Sequence[BranchingRow]) -> Markup:
+    """Figures 2 and 5: a table, and a cactus plot of each network."""
+    columns = [Column("Network"), Column("ε", True), Column("Branching"), Column("Properties", True)]
+    columns += [Column(name, True) for name in ("Time, s", "Subproblems", "Counted", "Timeouts, %")]
+    columns += [Column(name, True, True) for name in ("Time, s", "Subproblems", "Timeouts, %")]
+    lines, styles = [], []
+    plots: list[Markup] = []
+    for key, members in groupby(rows, _network):
+        group = list(members)
+        for k, row in enumerate(group):
+            lines.append(_branching_line(row, group))
+            styles.append("first" if k == 0 and plots else "")
+        plots.append(_cactus(key, group))
+    groups = (("", 4), ("This work", 4), (SOURCE, 3))
+    places = sorted({f"{r.dataset}{f', scale {r.scale}' if r.scale else ''}" for r in rows})
+    about = (
+        "Over the images that each network classifies correctly; a timeout is any image left undecided. Mean numbers "
+        "of subproblems are over the properties that neither UPB nor FSB timed out on, as in figures 2 and 5 of "
+        f"{SOURCE}, whose numbers are on the right: CIFAR-10, on a graphics card, with 30 minutes for each property."
+    )
+    return join(
+        [
+            element("p", about),
+            table(f"Branching rules: {'; '.join(places)}", columns, lines, groups=groups, styles=styles),
+            element("div", *plots, class_="plots"),
+        ]
+    )
+
+
+def _branching_line(row: BranchingRow, group: Sequence[BranchingRow]) -> list[object]:
+    def cell(text: str, value: float | None, values: Sequence[float | None]) -> Cell:
+        known = [v for v in values if v is not None]
+        return Cell(text, style="best" if len(known) > 1 and value == min(known) else "")
+
+    subproblems = "–" if row.subproblems is None else f"{row.subproblems:,.2f}"
+    paper = row.paper
+    theirs = ["–"] * 3
+    if paper is not None:
+        theirs = [f"{paper.seconds:.2f}", f"{paper.subproblems:,.2f}", f"{paper.timeouts:.2f}"]
+    return [
+        METHODS.get(row.network, row.network),
+        row.setting,
+        row.label,
+        f"{row.properties:,}{'' if row.complete else ' so far'}",
+        cell(f"{row.seconds:.2f}", row.seconds, [r.seconds for r in group]),
+        cell(subproblems, row.subproblems, [r.subproblems for r in group]),
+        f"{row.counted:,}",
+        cell(f"{row.timeouts:.2f}", row.timeouts, [r.timeouts for r in group]),
+        *theirs,
+    ]
+
+
+def _cactus(key: tuple[str, str, str, str], group: Sequence[BranchingRow]) -> Markup:
+    title = f"{METHODS.get(key[2], key[2])}, ε = {key[3]}"
+    curves = [
+        Curve(
+            label=row.label,
+            points=cactus(row.decided_seconds),
+            colour=_RULE_COLOURS.get(row.branching, "purple"),
+            dashed=row.branching != "upb",
+        )
+        for row in group
+    ]
+    said = (
+        "; ".join(f"{r.label} decides {len(r.decided_seconds):,} of {r.properties:,} properties" for r in group) + "."
+    )
+    axes = Axes(x="properties decided", y="seconds per property", log=True)
+    return figure(title, line_chart(f"Cactus plot of branching rules, {title}", said, axes, curves), said, level="h3")
+
+
+def _network(row: BranchingRow) -> tuple[str, str, str, str]:
+    return row.scale, row.dataset, row.network, row.setting

@@ -1,0 +1,194 @@
+"""One HTML page with everything in it: it makes no request, and reads without its script."""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from surebound import __version__
+from surebound.evaluate.store import Accuracies
+from surebound.report.experiments import branching_section, branching_tiles, table1_section, table1_tiles
+from surebound.report.markup import Markup, element, join
+from surebound.report.numbers import duration
+from surebound.report.pieces import Cell, Column, fold, slug, table, tiles
+from surebound.report.repeat import repeat_section
+from surebound.report.results import Material, Result, Training, gather
+from surebound.report.runs import run_body, run_summary, run_title
+from surebound.report.style import CSS, SCRIPT
+from surebound.report.tables import branching_of, table1_of
+from surebound.report.training import training_body, training_summary, training_tiles
+
+_ROWS = 6000  # of the tables of images, on the whole page
+_FEWEST = 100  # of one of them
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page."""
+
+    title: str
+    body: Markup
+
+    @property
+    def anchor(self) -> str:
+        return slug(self.title)
+
+
+def make_page(path: str | Path) -> str:
+    """The report on a store, a training folder, or a folder of both."""
+    return render(gather(path))
+
+
+def default_output(path: str | Path) -> Path:
+    """Where a report goes unless told otherwise: beside the store, or into the folder."""
+    target = Path(path)
+    return (target if target.is_dir() else target.parent) / "report.html"
+
+
+def render(material: Material) -> str:
+    """The page."""
+    sections = _sections(material)
+    links = [element("li", element("a", s.title, href=f"#{s.anchor}")) for s in sections]
+    body = [
+        element("a", "Skip to the results", class_="skip", href="#content"),
+        element(
+            "header",
+            element("p", "surebound report", class_="kicker"),
+            element("h1", material.name),
+            element("p", _lead(material), class_="lead"),
+            element("nav", element("ul", *links), aria_label="Contents"),
+        ),
+        element("main", *(_section(s) for s in sections), id="content"),
+        element("footer", element("p", f"Made by surebound {__version__}. This page is whole: it loads nothing.")),
+        element("script", Markup(SCRIPT)),
+    ]
+    return f"<!DOCTYPE html>\n{element('html', _head(material), element('body', *body), lang='en')}\n"
+
+
+def _head(material: Material) -> Markup:
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_source(CSS)}; script-src {_source(SCRIPT)}; base-uri 'none'"
+    )
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{material.name} – surebound report"),
+        element("link", rel="icon", href="data:,"),
+        element("style", Markup(CSS)),
+    )
+
+
+def _source(content: str) -> str:
+    """Lets a browser run exactly this script, and no other that a name in a file might smuggle in."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _section(section: Section) -> Markup:
+    return element("section", element("h2", section.title), section.body, id=section.anchor, aria_label=section.title)
+
+
+def _lead(material: Material) -> str:
+    parts = []
+    results, trainings = material.results, material.trainings
+    if material.stores:
+        settled = sum(len(result.rows) for result in results)
+        parts.append(f"{_count(len(results), 'run')} over {_count(settled, 'image')}")
+        spent = sum(row.seconds for result in results for row in result.rows)
+        if settled:
+            parts.append(f"{duration(spent)} of verification")
+    if trainings:
+        parts.append(_count(len(trainings), "training folder"))
+    started = sorted(result.run.started for result in results if result.run.started)
+    if started:
+        days = sorted({started[0][:10], started[-1][:10]})
+        parts.append(" to ".join(days))
+    return " · ".join(parts)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _sections(material: Material) -> list[Section]:
+    results, trainings = material.results, material.trainings
+    table1, branching = table1_of(results), branching_of(results)
+    found = []
+    if summary := _summary(material):
+        found.append(Section("Summary", summary))
+    if table1:
+        found.append(Section("Table 1", table1_section(table1)))
+    if branching:
+        found.append(Section("Branching rules", branching_section(branching)))
+    anchors = {
+        t.hashes["model.onnx"]: (t, f"training-{k}") for k, t in enumerate(trainings) if "model.onnx" in t.hashes
+    }
+    if results:
+        found.append(Section("Runs" if len(results) > 1 else "Run", _runs(results, anchors)))
+    if trainings:
+        found.append(Section("Training", _trainings(trainings)))
+    found.append(Section("Repeat it", repeat_section(material)))
+    return found
+
+
+def _summary(material: Material) -> Markup | None:
+    """The numbers that matter most, for whatever there is."""
+    results, trainings = material.results, material.trainings
+    numbers = [*table1_tiles(table1_of(results)), *branching_tiles(branching_of(results))]
+    parts: list[object] = [tiles(numbers)] if numbers else []
+    if len(results) > 1:
+        parts.append(_overview(results))
+    elif results:  # the part on the one run begins with its numbers
+        parts.append(element("p", f"{run_title(results[0])}: {run_summary(results[0])}."))
+    elif material.stores:
+        parts.append(element("p", "The store holds no run yet.", class_="warn"))
+    elif len(trainings) == 1 and (numbers := training_tiles(trainings[0])):
+        parts.append(tiles(numbers))
+    return join(parts) if parts else None
+
+
+def _overview(results: Sequence[Result]) -> Markup:
+    names = ("Standard, %", "Robust, %", "Verified, %", "Undecided, %", "Seconds per image")
+    columns = [Column("Run"), Column("Data set"), Column("ε", True), Column("Images", True)]
+    columns += [Column(name, True) for name in names]
+    lines = []
+    for k, result in enumerate(results, start=1):
+        found = Accuracies.of(result.rows)
+        name = element("a", f"{k}. {run_title(result)}", href=f"#run-{k}")
+        images = Cell(f"{found.images:,}{' so far' if result.missing else ''}", found.images)
+        shares = [f"{100 * s:.2f}" for s in (found.standard, found.robust, found.verified, found.undecided)]
+        mean = sum(row.seconds for row in result.rows) / max(len(result.rows), 1)
+        lines.append([Cell(name, k), result.run.dataset, result.run.eps, images, *shares, f"{mean:.3f}"])
+    return table("All runs; the column heads sort", columns, lines, sortable=True)
+
+
+def _runs(results: Sequence[Result], trained: Mapping[str, tuple[Training, str]]) -> Markup:
+    most = max(_ROWS // len(results), _FEWEST)
+    parts: list[object] = []
+    for k, result in enumerate(results, start=1):
+        origin = None
+        if found := trained.get(result.run.model_sha256):
+            link = element("a", found[0].name, href=f"#{found[1]}")
+            origin = element("p", "Trained in ", link, ", by the hash of the model.", class_="note")
+        body = run_body(result, most_rows=most, trained=origin)
+        if len(results) == 1:
+            parts += [element("h3", run_title(result), id="run-1"), body]
+        else:
+            heading = [element("h3", f"{k}. {run_title(result)}"), element("span", run_summary(result), class_="note")]
+            parts.append(fold(join(heading), body, open_=len(results) == 2, id_=f"run-{k}"))
+    return join(parts)
+
+
+def _trainings(trainings: Sequence[Training]) -> Markup:
+    parts: list[object] = []
+    for k, training in enumerate(trainings):
+        body = training_body(training)
+        if len(trainings) == 1:
+            parts += [element("h3", training.name, id=f"training-{k}"), body]
+        else:
+            note = element("span", training_summary(training), class_="note")
+            parts.append(fold(join([element("h3", training.name), note]), body, id_=f"training-{k}"))
+    return join(parts)

@@ -1,0 +1,197 @@
+"""The part of the page on one run: what it found, stage by stage and image by image."""
+
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import PurePath
+from statistics import fmean, median
+
+from surebound.evaluate.store import OUTCOMES, Accuracies, Row
+from surebound.report.charts import Axes, Bar, Curve, bar_chart, line_chart
+from surebound.report.gallery import class_name, gallery
+from surebound.report.markup import Markup, element, join
+from surebound.report.numbers import compact, duration, number, percent, radius
+from surebound.report.pieces import Cell, Column, Tile, figure, fold, legend, table, tiles
+from surebound.report.results import Result
+from surebound.report.style import OUTCOME_COLOURS
+from surebound.report.summaries import (
+    cactus,
+    certified_curve,
+    funnel,
+    has_radii,
+    interval,
+    phase_seconds,
+    standing_curve,
+    times,
+)
+
+STAGE_NAMES = {
+    "standard": "classified",
+    "attack": "attack",
+    "ibp": "IBP",
+    "crown": "CROWN",
+    "alpha-crown": "α-CROWN",
+    "search": "search",
+}
+
+
+def run_title(result: Result) -> str:
+    """What a reader knows a run by."""
+    notes = result.run.notes
+    if notes.get("experiment") == "table1":
+        parts = [notes.get("method"), notes.get("setting"), f"seed {notes.get('seed')}"]
+    elif notes.get("experiment") == "branching":
+        parts = [notes.get("branching"), f"on {notes.get('network')}", notes.get("setting")]
+    else:
+        path = PurePath(result.run.model)
+        name = f"{path.parent.name}/{path.name}" if path.name == "model.onnx" and path.parent.name else path.name
+        parts = [name, result.run.dataset, f"ε = {result.run.eps}"]
+    return ", ".join(str(part) for part in parts if part is not None)
+
+
+def headline(result: Result) -> Markup:
+    """The four accuracies of a run."""
+    found, n = Accuracies.of(result.rows), len(result.rows)
+
+    def tile(label: str, share: float, meaning: str, colour: str) -> Tile:
+        low, high = interval(share, n)
+        below = f"{round(share * n):,} of {n:,} {meaning}; 95\u202f% interval {100 * low:.1f}–{100 * high:.1f}"
+        return Tile(label, percent(share), below, colour)
+
+    return tiles(
+        [
+            tile("Standard accuracy", found.standard, "classified correctly", "blue"),
+            tile("Robust accuracy", found.robust, "also withstood the attack", "teal"),
+            tile("Verified accuracy", found.verified, "proved robust", "green"),
+            tile("Undecided", found.undecided, "out of time, or unknown", "amber"),
+        ]
+    )
+
+
+def run_summary(result: Result) -> str:
+    """The accuracies in one line."""
+    found = Accuracies.of(result.rows)
+    shares = f"standard {percent(found.standard)}, robust {percent(found.robust)}, verified {percent(found.verified)}"
+    return f"{shares} of {found.images:,} images" if result.rows else "no images yet"
+
+
+def run_body(result: Result, *, most_rows: int, trained: Markup | None = None) -> Markup:
+    """Everything on a run but its title."""
+    rows = result.rows
+    if not rows:
+        return element("p", "This run has settled no image yet.", class_="warn")
+    parts: list[object] = []
+    if result.missing:
+        asked = f"{result.missing:,} of the {len(result.run.images):,} images asked for are not settled yet."
+        parts.append(element("p", asked, class_="warn"))
+    parts += [headline(result), trained]
+    plots = [_funnel(rows), _cactus(rows), _phases(rows), _radii(rows)]
+    parts.append(element("div", *(plot for plot in plots if plot is not None), class_="plots"))
+    if (pictures := gallery(result.run, rows)) is not None:
+        count = sum(row.counter is not None for row in rows)
+        total = sum(row.outcome in ("attacked", "falsified") for row in rows)
+        which = "all" if count >= total else f"the first {count} of {total:,}"
+        note = f"Shown: {which}. Grey means no change; the network was replayed on each of these points."
+        parts += [element("h4", "Counterexamples"), element("p", note, class_="note"), pictures]
+    parts.append(_images(result, most_rows))
+    return join(parts)
+
+
+def _funnel(rows: Sequence[Row]) -> Markup:
+    steps = funnel(rows)
+    bars, said = [], []
+    for step in steps:
+        settled = sum(step.settled.values())
+        segments = [(float(count), OUTCOME_COLOURS[outcome]) for outcome, count in step.settled.items()]
+        note = f"{settled:,} settled" if settled else "none"
+        bars.append(Bar(STAGE_NAMES[step.stage], [*segments, (float(step.going_on), "rest")], note))
+        ways = ", ".join(f"{count:,} {outcome}" for outcome, count in step.settled.items()) or "none"
+        said.append(f"{STAGE_NAMES[step.stage]}: {step.arriving:,} arrive, settled {ways}")
+    shown = [o for o in OUTCOMES if any(o in step.settled for step in steps)]
+    key = legend([*((outcome, OUTCOME_COLOURS[outcome]) for outcome in shown), ("goes on", "rest")])
+    return figure(
+        "Which stage settled how many images",
+        bar_chart("Images settled by each stage", "; ".join(said) + ".", bars, most=float(len(rows))),
+        key,
+    )
+
+
+def _cactus(rows: Sequence[Row]) -> Markup:
+    proved = times(rows, "verified")
+    broken = times(rows, "attacked", "falsified")
+    curves = [
+        Curve(label="verified", points=cactus(proved), colour="green"),
+        Curve(label="counterexample", points=cactus(broken), colour="orange", dashed=True),
+    ]
+    decided = proved + broken
+    said = "Nothing was decided."
+    if decided:
+        said = (
+            f"{len(proved):,} images verified and {len(broken):,} with a counterexample; "
+            f"mean {duration(fmean(decided))}, median {duration(median(decided))}, slowest {duration(max(decided))}."
+        )
+    axes = Axes(x="images decided", y="seconds per image", log=True)
+    return figure("Time to decide an image", line_chart("Cactus plot of times", said, axes, curves), said)
+
+
+def _phases(rows: Sequence[Row]) -> Markup | None:
+    totals = phase_seconds(rows)
+    if not totals:
+        return None
+    bars = [Bar(name, [(seconds, "blue")], duration(seconds)) for name, seconds in totals.items()]
+    said = "; ".join(f"{name} {duration(seconds)}" for name, seconds in totals.items()) + "."
+    whole = f"{duration(sum(totals.values()))} in all."
+    return figure("Where the time went", bar_chart("Seconds by phase", said, bars), whole)
+
+
+def _radii(rows: Sequence[Row]) -> Markup | None:
+    if not has_radii(rows):
+        return None
+    found = [radius(row.certified_eps) for row in rows if row.correct]
+    proved = sorted(value for value in found if isfinite(value))
+    certified, standing = certified_curve(rows), standing_curve(rows)
+    end = max(certified[-1][0], standing[-1][0])
+    curves = [
+        Curve(label="proved", points=_percent([*certified, (end, certified[-1][1])]), colour="green"),
+        Curve(label="not attacked", points=_percent([*standing, (end, standing[-1][1])]), colour="orange", dashed=True),
+    ]
+    said = "No radius was proved."
+    if proved:
+        said = f"Median radius proved {median(proved):.4g}, largest {proved[-1]:.4g}, over {len(proved):,} images."
+    axes = Axes(x="radius ε", y="images, %", y_range=(0.0, 102.0), whole=False)
+    plot = line_chart("Images proved robust by radius", said, axes, curves)
+    return figure("Certified accuracy by radius", plot, said, " The truth lies between the curves.")
+
+
+def _percent(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [(x, 100 * y) for x, y in points]
+
+
+def _images(result: Result, most: int) -> Markup:
+    rows = list(result.rows)
+    title = f"All {len(rows):,} images"
+    if len(rows) > most:
+        rows = sorted(sorted(rows, key=lambda row: -row.seconds)[:most], key=lambda row: row.image)
+        title = f"The {most:,} slowest of {len(result.rows):,} images"
+    radii, reasons = has_radii(rows), any(row.reason for row in rows)
+    columns = [Column("Image", True), Column("Label"), Column("Predicted"), Column("Outcome"), Column("Settled by")]
+    columns += [Column(name, True) for name in ("Seconds", "Subproblems", "Lower bound")]
+    columns += [Column(name, True) for name in ("Proved ε", "Attacked ε") if radii]
+    columns += [Column("Reason")] if reasons else []
+    lines = [_image(result, row, radii, reasons) for row in rows]
+    inside = table(f"{title}; the column heads sort", columns, lines, sortable=True, tall=True)
+    return fold(element("h4", title), inside, style="long")
+
+
+def _image(result: Result, row: Row, radii: bool, reasons: bool) -> list[object]:
+    bound = number(row.lower_bound)
+    cells: list[object] = [row.image, class_name(result.run, row.label), class_name(result.run, row.predicted)]
+    cells.append(Cell(row.outcome, style=f"outcome {OUTCOME_COLOURS.get(row.outcome, 'grey')}"))
+    cells.append(STAGE_NAMES.get(row.stage, row.stage))
+    cells.append(f"{row.seconds:.3f}")
+    cells.append(f"{row.subproblems:,}")
+    cells.append(Cell(compact(bound), bound) if isfinite(bound) else "")
+    if radii:
+        for text in (row.certified_eps, row.attacked_eps):
+            value = radius(text)
+            cells.append(Cell(text, value) if isfinite(value) else text or "")
+    return cells + ([row.reason] if reasons else [])

@@ -2,12 +2,12 @@
 
 import os
 import re
-import tempfile
 from argparse import ArgumentTypeError
 from fractions import Fraction
 from pathlib import Path
 
 from surebound.errors import MissingFileError, NetworkError, PropertyError, UsageError
+from surebound.files import replacing
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MOST_THREADS = 1024
@@ -177,26 +177,12 @@ def output_files(*, keep: tuple[Path, ...], **paths: str | None) -> dict[str, Pa
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is never seen half-written."""
-    try:
-        if path.exists() and not path.is_file():  # a pipe or device
-            path.write_text(text, encoding="utf-8")
-            return
-        path = path.resolve()  # through a link, not in its place
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write a file so that it is never seen half-written; pipes and devices take the text as it comes."""
+    if path.exists() and not path.is_file():
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(f"cannot write '{path}': {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write '{path}' ({(error.strerror or str(error)).lower()})") from error
+        return
+    with replacing(path, tag=f".{os.getpid()}") as partial:
+        partial.write_text(text, encoding="utf-8")

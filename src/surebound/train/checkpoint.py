@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from surebound.errors import MissingFileError, UsageError
-from surebound.train.files import replacing
+from surebound.files import replacing
 
 FORMAT = "surebound checkpoint 1"
 _KEY = "surebound"  # of the metadata: a single one, because safetensors writes several in any order

@@ -6,7 +6,7 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surebound.train.files import replacing
+from surebound.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

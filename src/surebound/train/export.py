@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from surebound.errors import NetworkError, UnsupportedOpError
+from surebound.files import replacing
 from surebound.load.replay import Replay
 from surebound.network.architectures import Normalise
 from surebound.network.op import Shape
-from surebound.train.files import replacing
 
 OPSET = 17
 IR_VERSION = 8  # the oldest that allows this opset: what reads the file need not be new

@@ -19,12 +19,12 @@ from torch import nn
 
 from surebound.config import dump, read_toml, to_table
 from surebound.errors import UsageError
+from surebound.files import replacing
 from surebound.network.op import Shape
 from surebound.train.checkpoint import Checkpoint, restore_weights, save_weights
 from surebound.train.checkpoint import load as load_checkpoint
 from surebound.train.checkpoint import save as save_checkpoint
 from surebound.train.config import TrainConfig
-from surebound.train.files import replacing
 from surebound.train.validate import Validation
 
 

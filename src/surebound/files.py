@@ -1,4 +1,4 @@
-"""Writing files so that a run that dies leaves the old ones whole."""
+"""Writing files so that whoever dies in between leaves the old ones whole."""
 
 import os
 from collections.abc import Iterator
@@ -9,14 +9,15 @@ from surebound.errors import UsageError
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def replacing(path: str | Path, *, tag: str = "") -> Iterator[Path]:
     """A path beside `path` to write to; what is written there takes the place of `path` when the block ends well.
 
     At every moment `path` is the old file or the whole new one, also after a power cut. The name in between is always
-    the same, so that a run that is killed again and again leaves at most one remnant.
+    the same, so that a run that is killed again and again leaves at most one remnant; a `tag` keeps several processes
+    that write the same file apart.
     """
     path = Path(path).resolve()  # through a link, not in its place
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}{tag}.partial")
     try:
         try:
             yield partial

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from classifiers import least_margins, nearest_means
 from commands import surebound as run
 from commands import write_tiny
 from torch import nn
@@ -21,35 +22,10 @@ from surebound.attacks.images import ImageAttack, attack_images
 from surebound.cli import COMMANDS
 from surebound.cli.arguments import eps, eps_text, indices
 from surebound.cli.main import main
-from surebound.data import load_dataset
 from surebound.train.export import export_onnx
 
 DIGITS = ["--dataset", "digits"]
 KEYS = {"standard", "robust", "images", "correct", "attacked", "method", "eps", "seed", "seconds", "version"}
-
-
-def _nearest_means() -> nn.Sequential:
-    """Takes each image for the digit whose mean training image is nearest: a linear classifier."""
-    x, y = load_dataset("digits").train.take(range(1437))
-    means = torch.stack([x[y == digit].flatten(1).mean(0) for digit in range(10)])
-    linear = nn.Linear(64, 10)
-    with torch.no_grad():
-        linear.weight.copy_(2 * means)
-        linear.bias.copy_(-means.square().sum(1))
-    return nn.Sequential(nn.Flatten(), linear)
-
-
-def _least_margins(module: nn.Sequential, radius: float) -> np.ndarray[Any, Any]:
-    """The least margin over the other classes and the box, in closed form, for each test image."""
-    weight, bias = (p.detach().double().numpy() for p in module[1].parameters())
-    x, y = (
-        t.flatten(1).double().numpy() if t.ndim > 1 else t.numpy() for t in load_dataset("digits").test.take(range(360))
-    )
-    lower, upper = np.maximum(x - radius, 0), np.minimum(x + radius, 1)
-    slope = weight[y][:, None] - weight[None]  # (images, classes, pixels)
-    margins = np.where(slope > 0, slope * lower[:, None], slope * upper[:, None]).sum(2) + bias[y][:, None] - bias
-    margins[np.arange(len(y)), y] = np.inf
-    return margins.min(1)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("run", "empty", "data"):
         (place / name).mkdir()
     torch.manual_seed(0)
-    export_onnx(_nearest_means(), (1, 8, 8), place / "run" / "model.onnx")
+    export_onnx(nearest_means(), (1, 8, 8), place / "run" / "model.onnx")
     export_onnx(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), (8, 8, 3), place / "wide.onnx")
     export_onnx(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), (1, 8, 8), place / "three.onnx")
     export_onnx(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), (4, 4, 4), place / "cube.onnx")
@@ -70,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_accuracies_and_json(folder: Path, tmp_path: Path) -> None:
-    clean, least = (_least_margins(_nearest_means(), radius) for radius in (0.0, 1 / 20))
+    clean, least = (least_margins(nearest_means(), radius) for radius in (0.0, 1 / 20))
     assert np.abs(np.concatenate([clean, least])).min() > 1e-6
     correct, robust = int((clean > 0).sum()), int((least > 0).sum())
     assert 300 < correct < 350 and 150 < robust < correct - 20
@@ -91,7 +67,7 @@ def test_accuracies_and_json(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["pgd", "mi-fgsm"])
 def test_some_images(method: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    clean, least = (_least_margins(_nearest_means(), radius) for radius in (0.0, 0.05))
+    clean, least = (least_margins(nearest_means(), radius) for radius in (0.0, 0.05))
     chosen = [350, 7, 0, *np.flatnonzero((clean > 0) & (least <= 0))[:2].tolist()]
     report = tmp_path / "report.json"
     model = str(folder / "run" / "model.onnx")
@@ -197,7 +173,7 @@ def test_an_interrupt_keeps_what_is_known(
         assert (out, err) == ("", "surebound: interrupted\n") and not report.exists()
         return
     assert err == "surebound: interrupted after 50 of 360 images\n"
-    correct = int((_least_margins(_nearest_means(), 0.0)[:50] > 0).sum())
+    correct = int((least_margins(nearest_means(), 0.0)[:50] > 0).sum())
     assert out.startswith(f"standard  {2 * correct:.1f} %  ({correct} of 50)\n")
     record = json.loads(report.read_text())
     assert (record["images"], record["correct"], record["interrupted"]) == (50, correct, True)

@@ -244,7 +244,8 @@ class Store:
         }
         marks = ", ".join(f":{name}" for name in values)
         with self._sentence(), self._transaction():
-            self._db.execute(f"INSERT OR IGNORE INTO rows ({', '.join(values)}) VALUES ({marks})", values)
+            insert = f"INSERT INTO rows ({', '.join(values)}) VALUES ({marks}) ON CONFLICT (run, image) DO NOTHING"
+            self._db.execute(insert, values)
 
     def rows(self, run: int) -> list[Row]:
         """The rows of a run, by image."""

@@ -1,0 +1,198 @@
+"""Certifying images: outcomes against MILP and closed forms, stores that resume, radii between what is true."""
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from classifiers import least_margins, nearest_means, small_digits, write
+
+import surebound
+from surebound.attacks.images import ImageAttack
+from surebound.bounds.planet_lp import milp_minimum
+from surebound.data import load_dataset
+from surebound.data.dataset import Dataset, Images
+from surebound.errors import MissingFileError, StoreError, UsageError
+from surebound.evaluate import stages
+from surebound.evaluate.certify import BATCH, CertifyProgress, Task, certify
+from surebound.evaluate.radius import distance
+from surebound.evaluate.stages import Certifier, Sample, Settings
+from surebound.evaluate.store import Row, Store
+from surebound.problem import Robustness
+
+EPS = Fraction(1, 30)
+DIGITS = load_dataset("digits")
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(small_digits(), tmp_path_factory.mktemp("net"))
+
+
+def _samples(images: range) -> list[Sample]:
+    x, y = DIGITS.test.take(images)
+    return [Sample(i, x[k].flatten().numpy(), int(y[k])) for k, i in enumerate(images)]
+
+
+def _finish(certifier: Certifier, samples: list[Sample]) -> dict[int, Row]:
+    rows, left = certifier.screen(samples)
+    return {row.image: row for row in (*rows, *map(certifier.search, left))}
+
+
+def _no_attack(model: Any, x: Any, y: Any, **_: Any) -> ImageAttack:
+    correct = model.replay(x).argmax(1) == y
+    return ImageAttack(correct=correct, found=np.zeros(len(x), dtype=bool), points=np.full_like(x, np.nan))
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_outcomes_against_milp(net: Path, monkeypatch: pytest.MonkeyPatch, blind: bool) -> None:
+    """Without the attack, bounds and search must come to the same conclusions alone."""
+    if blind:
+        monkeypatch.setattr(stages, "attack_images", _no_attack)
+    model, samples = surebound.load(net), _samples(range(40))
+    rows = _finish(Certifier(model, EPS, Settings(timeout=30.0)), samples)
+    seen = set()
+    for sample in samples:
+        row = rows[sample.image]
+        seen.add((row.outcome, row.stage))
+        logits = model.replay(sample.x[None])[0]
+        assert row.predicted == int(logits.argmax()) and row.correct == (row.predicted == sample.label)
+        if not row.correct:
+            assert row.stage == "standard"
+            continue
+        box = Robustness(sample.x.astype(np.float64), sample.label, EPS).box()
+        margins = [np.eye(10)[sample.label] - np.eye(10)[j] for j in range(10) if j != sample.label]
+        least = min(milp_minimum(model.network, box, c, 0.0).value for c in margins)
+        if row.verified:
+            assert least > -1e-6
+        else:
+            assert least < 1e-6 and row.outcome in ("attacked", "falsified") and row.counter is not None
+            inside = np.abs(row.counter.point.astype(np.float64) - sample.x) <= float(EPS) + 1e-12
+            replayed = model.replay(row.counter.point[None])[0]
+            assert inside.all() and replayed[row.counter.adversarial] >= replayed[sample.label]
+    outcomes = {outcome for outcome, _ in seen}
+    assert {"misclassified", "verified", "falsified" if blind else "attacked"} <= outcomes
+    assert {"crown", "search" if blind else "attack"} <= {stage for _, stage in seen}
+
+
+def test_a_proved_rival_is_not_searched_again(net: Path) -> None:
+    model = surebound.load(net)
+    certifier = Certifier(model, EPS, Settings(attack="pgd", steps=1, restarts=1, targets=1))
+    _, left = certifier.screen(_samples(range(60)))
+    assert left and all(0 < len(image.rivals) < 10 and image.sample.label not in image.rivals for image in left)
+    assert any(len(image.rivals) < 9 for image in left)
+
+
+def test_images_do_not_depend_on_their_batch(net: Path) -> None:
+    certifier = Certifier(surebound.load(net), EPS, Settings())
+    together = _finish(certifier, _samples(range(30)))
+    for sample in _samples(range(30)):
+        alone = _finish(certifier, [sample])[sample.image]
+        assert (alone.outcome, alone.stage) == (together[sample.image].outcome, together[sample.image].stage)
+
+
+def test_linear_network_in_closed_form(tmp_path: Path) -> None:
+    file = write(nearest_means(), tmp_path)
+    result = surebound.certify(file, "digits", eps="1/20", store=tmp_path / "s.sqlite", images=range(100))
+    clean, least = (least_margins(nearest_means(), radius)[:100] for radius in (0.0, 1 / 20))
+    assert [row.correct for row in result.rows] == (clean > 0).tolist()
+    assert [row.verified for row in result.rows] == (least > 0).tolist()
+    assert result.accuracies.undecided == 0
+
+
+def test_bounds_without_time_leave_images_open(net: Path) -> None:
+    rows, left = Certifier(surebound.load(net), EPS, Settings(timeout=1e-9)).screen(_samples(range(12)))
+    assert {row.outcome for row in rows} <= {"misclassified", "attacked"} and left
+    row = Certifier(surebound.load(net), EPS, Settings(timeout=1e-9)).search(left[0])
+    assert row.outcome == "timeout" and row.counter is None
+
+
+def _task(net: Path, images: range, dataset: Dataset = DIGITS, **settings: Any) -> Task:
+    return Task(model=net, dataset=dataset, eps=EPS, images=images, settings=Settings(**settings))
+
+
+def _outcomes(rows: tuple[Row, ...]) -> list[tuple[int, str]]:
+    return [(row.image, row.outcome) for row in rows]
+
+
+def test_resume_goes_on_and_extends(net: Path, tmp_path: Path) -> None:
+    whole = certify(_task(net, range(BATCH + 20)), tmp_path / "whole.sqlite")
+    store = tmp_path / "s.sqlite"
+    certify(_task(net, range(10)), store)
+    before = {row.image: row.seconds for row in certify(_task(net, range(10)), store, resume=True).rows}
+    seen: list[CertifyProgress] = []
+    after = certify(_task(net, range(BATCH + 20)), store, resume=True, on_progress=seen.append)
+    assert _outcomes(after.rows) == _outcomes(whole.rows)
+    assert {row.image: row.seconds for row in after.rows[:10]} == before  # nothing was done again
+    assert seen[0].done == 10 and seen[-1].done == seen[-1].total == BATCH + 20
+    assert seen[-1].accuracies == after.accuracies == whole.accuracies
+
+
+def test_workers_come_to_the_same_conclusions(net: Path, tmp_path: Path) -> None:
+    alone = certify(_task(net, range(70)), tmp_path / "a.sqlite")
+    together = certify(_task(net, range(70)), tmp_path / "b.sqlite", workers=2)
+    assert _outcomes(alone.rows) == _outcomes(together.rows)
+
+
+def test_results_are_not_overwritten(net: Path, tmp_path: Path) -> None:
+    certify(_task(net, range(3)), tmp_path / "s.sqlite")
+    with pytest.raises(UsageError, match="--resume"):
+        certify(_task(net, range(3)), tmp_path / "s.sqlite")
+    certify(_task(net, range(3), timeout=7.0), tmp_path / "s.sqlite")  # another run
+    with Store(tmp_path / "s.sqlite", readonly=True) as store:
+        assert [len(store.rows(number)) for number in store.runs()] == [3, 3]
+
+
+def test_other_images_under_the_same_name_are_noticed(net: Path, tmp_path: Path) -> None:
+    certify(_task(net, range(3)), tmp_path / "s.sqlite")
+    x, y = DIGITS.test.take(range(360))
+    other = replace(DIGITS, test=Images(x.flip(3).contiguous(), y))
+    with pytest.raises(StoreError, match="image 0"):
+        certify(_task(net, range(3), other), tmp_path / "s.sqlite", resume=True)
+
+
+def test_a_network_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match=r"model\.onnx"):
+        surebound.certify(tmp_path, "digits", eps="0.1", store=tmp_path / "s.sqlite")
+    with pytest.raises(UsageError, match="eps"):
+        surebound.certify(tmp_path, "digits", eps=1.5, store=tmp_path / "s.sqlite")
+
+
+def test_radii_of_a_linear_network(tmp_path: Path) -> None:
+    """The exact radius, by bisection over the closed form, lies between the two."""
+    file = write(nearest_means(), tmp_path)
+    result = surebound.certify(
+        file, "digits", eps="1/8", store=tmp_path / "s.sqlite", images=range(12), radius_search=True
+    )
+    exact = np.zeros(12)
+    for bit in 2.0 ** -np.arange(3, 30):
+        larger = exact + bit
+        robust = np.array([least_margins(nearest_means(), radius)[i] > 0 for i, radius in enumerate(larger)])
+        exact = np.where(robust, larger, exact)
+    clean = least_margins(nearest_means(), 0.0)[:12] > 0
+    assert clean.sum() > 8
+    for row, radius in zip(result.rows, exact, strict=True):
+        if not row.correct:
+            assert row.certified_eps is None and row.attacked_eps is None
+            continue
+        certified = Fraction(row.certified_eps or 0)
+        assert float(certified) <= min(radius, 1 / 8) + 1e-9
+        if row.attacked_eps is None:
+            assert certified == Fraction(1, 8)
+        else:
+            attacked = Fraction(row.attacked_eps)
+            assert radius - 1e-6 <= attacked <= Fraction(1, 8) and attacked - certified < Fraction(1, 8 * 60)
+
+
+def test_distance_is_exact() -> None:
+    a, b = np.array([0.1, 0.5, 0.9], dtype=np.float32), np.array([0.3, 0.5, 0.7], dtype=np.float32)
+    exact = max(abs(Fraction(float(p)) - Fraction(float(q))) for p, q in zip(a, b, strict=True))
+    assert distance(a, b) == exact
+
+
+def test_a_single_black_pixel_image() -> None:
+    """Boxes at the border of [0, 1] are clipped."""
+    box = Robustness(np.array([0.0, 1.0, 0.5]), 0, "1/4").box()
+    assert box.lower.tolist() == [0.0, 0.75, 0.25] and box.upper.tolist() == [0.25, 1.0, 0.75]

@@ -1,0 +1,119 @@
+"""The store keeps what it was given, exactly once, and refuses files that are not its own."""
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surebound.errors import StoreError
+from surebound.evaluate.store import Accuracies, Counter, Row, Run, Store
+
+RUN = Run(
+    model="net.onnx",
+    model_sha256="ab",
+    dataset="digits",
+    shape=(1, 8, 8),
+    classes=("zero", "one"),
+    eps="1/10",
+    images=(0, 1, 2),
+    options={"timeout": 5.0, "branching": "upb"},
+    notes={"method": "ibp-r"},
+)
+
+
+def row(image: int, **changes: object) -> Row:
+    first = Row(image=image, label=1, predicted=1, outcome="verified", stage="ibp", seconds=0.5, phases={"ibp": 0.5})
+    return replace(first, **changes)  # type: ignore[arg-type]
+
+
+def test_what_goes_in_comes_out(tmp_path: Path) -> None:
+    counter = Counter(clean=np.arange(4, dtype=np.float32) / 7, point=np.ones(4, dtype=np.float32), adversarial=3)
+    rows = [
+        row(0, lower_bound=1 / 3, subproblems=9, property_sha256="cd"),
+        row(1, outcome="attacked", stage="attack", counter=counter, certified_eps="1/300", attacked_eps="0.0625"),
+        row(2, outcome="timeout", stage="search", reason="the time ran out"),
+    ]
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        for one in rows:
+            store.add(number, one)
+    with Store(tmp_path / "a.sqlite", readonly=True) as store:
+        assert store.runs() == {number: RUN}
+        found = store.rows(number)
+        assert store.done(number) == {0: "cd", 1: "", 2: ""}
+    for before, after in zip(rows, found, strict=True):
+        assert replace(before, counter=None).__dict__ == replace(after, counter=None).__dict__
+    kept = found[1].counter
+    assert kept is not None and kept.adversarial == 3
+    assert (kept.clean == counter.clean).all() and (kept.point == counter.point).all()
+
+
+def test_the_first_row_of_an_image_stays(tmp_path: Path) -> None:
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        store.add(number, row(0))
+        store.add(number, row(0, outcome="timeout"))
+        assert [r.outcome for r in store.rows(number)] == ["verified"]
+
+
+def test_runs_are_told_apart_by_what_results_depend_on(tmp_path: Path) -> None:
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        assert store.find(replace(RUN, images=(7,), command="other", notes={})) == number
+        for change in ({"model_sha256": "cd"}, {"eps": "1/5"}, {"dataset": "mnist"}, {"options": {"timeout": 6.0}}):
+            assert store.find(replace(RUN, **change)) is None  # type: ignore[arg-type]
+        assert store.begin(replace(RUN, images=(2, 7), notes={"seed": 1})) == number
+        (merged,) = store.runs().values()
+        assert merged.images == (0, 1, 2, 7) and merged.notes == {"method": "ibp-r", "seed": 1}
+
+
+def test_accuracies_by_hand() -> None:
+    outcomes = ["verified"] * 4 + ["attacked"] * 2 + ["misclassified", "falsified", "timeout", "unknown"]
+    found = Accuracies.of([row(i, outcome=outcome) for i, outcome in enumerate(outcomes)])
+    assert (found.images, found.standard, found.robust, found.verified, found.undecided) == (10, 0.9, 0.7, 0.4, 0.2)
+    assert Accuracies.of([]).standard == 0.0
+
+
+def test_two_writers_at_once(tmp_path: Path) -> None:
+    with Store(tmp_path / "a.sqlite") as one, Store(tmp_path / "a.sqlite") as two:
+        number = one.begin(RUN)
+        for i in range(20):
+            (one if i % 2 else two).add(number, row(i))
+        assert len(one.rows(number)) == len(two.rows(number)) == 20
+
+
+def test_a_transaction_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        with pytest.raises(StoreError):
+            store.add(number, row(0, outcome=None))
+        store.add(number, row(1))
+        assert [r.image for r in store.rows(number)] == [1]
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be read as a header" * 9, b""])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.sqlite").write_bytes(content)
+    with pytest.raises(StoreError, match=r"a\.sqlite"):
+        Store(tmp_path / "a.sqlite", readonly=True)
+    other = sqlite3.connect(tmp_path / "b.sqlite")
+    other.execute("CREATE TABLE t (x)")
+    other.close()
+    for readonly in (False, True):
+        with pytest.raises(StoreError, match=r"b\.sqlite"):
+            Store(tmp_path / "b.sqlite", readonly=readonly)
+    with pytest.raises(StoreError, match="no store"):
+        Store(tmp_path / "c.sqlite", readonly=True)
+    with pytest.raises(StoreError, match="cannot use"):
+        Store(tmp_path / "nosuch" / "c.sqlite")
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    Store(tmp_path / "a.sqlite").close()
+    db = sqlite3.connect(tmp_path / "a.sqlite")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreError, match="version 99"):
+        Store(tmp_path / "a.sqlite")

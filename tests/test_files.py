@@ -38,9 +38,7 @@ def test_two_processes_may_write_the_same_file(tmp_path: Path) -> None:
 
 
 def test_results_and_runs_fail_with_the_same_sentence(tmp_path: Path) -> None:
-    sentence = (
-        r"cannot write '.*/absent/file' \(no such file or directory\); expected a file name in a folder"
-    )
+    sentence = r"cannot write '.*/absent/file' \(no such file or directory\); expected a file name in a folder"
     with pytest.raises(UsageError, match=sentence):
         write_whole(tmp_path / "absent" / "file", "x")
     with pytest.raises(UsageError, match=sentence), replacing(tmp_path / "absent" / "file") as partial:

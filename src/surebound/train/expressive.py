@@ -9,7 +9,7 @@ from torch import Tensor
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
 from surebound.train.chain import Chain
-from surebound.train.interval import propagate, worst_logits
+from surebound.train.interval import propagate, rectified, worst_logits
 from surebound.train.mixture import expect_within, mix
 from surebound.train.warmup import strength, warmup_penalties, with_radius
 
@@ -56,7 +56,7 @@ def expressive(chain: Chain, batch: Batch, loss: Expressive) -> Terms:
     penalties = warmup_penalties(layers, box, bounds, weight)
     if batch.kappa <= 0:
         return mix(chain, layers, batch, None, l1=loss.l1, penalties=penalties)
-    worst = worst_logits(layers, (bounds[-1][0].relu(), bounds[-1][1].relu()), batch.y)
+    worst = worst_logits(layers, rectified(bounds[-1]), batch.y)
     attacked = layers.logits(loss.attack.run(layers, replace(batch, eps=loss.attack_inflation * batch.eps)))
     attacked = attacked - attacked.gather(1, batch.y[:, None])
     parts = {

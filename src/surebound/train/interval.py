@@ -73,6 +73,15 @@ def propagate(
     return found
 
 
+def rectified(bounds: Interval, shrinking: float = 1.0) -> Interval:
+    """Bounds after a ReLU, with the box then scaled by `shrinking` about its centre."""
+    lower, upper = bounds[0].relu(), bounds[1].relu()
+    if shrinking == 1:
+        return lower, upper
+    margin = (1 - shrinking) / 2 * (upper - lower)
+    return lower + margin, upper - margin
+
+
 def margin_weights(last: Layer, y: Tensor) -> tuple[Tensor, Tensor]:
     """The rows of z_y − z_j for all classes j, in the last layer's terms. # (batch, classes, in), (batch, classes)"""
     weight, bias = last.weight, last.bias
@@ -97,5 +106,4 @@ def worst_logits(layers: Layers, hidden: Interval, y: Tensor) -> Tensor:
 def robust_loss(layers: Layers, lower: Tensor, upper: Tensor, y: Tensor) -> tuple[Tensor, list[Interval]]:
     """The mean cross-entropy of the worst logits over boxes of pixels, and the bounds on the layers before the last."""
     bounds = propagate(layers, lower, upper, stop=len(layers.affine) - 1)
-    hidden = (bounds[-1][0].relu(), bounds[-1][1].relu())
-    return F.cross_entropy(worst_logits(layers, hidden, y), y), bounds
+    return F.cross_entropy(worst_logits(layers, rectified(bounds[-1]), y), y), bounds

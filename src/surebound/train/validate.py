@@ -12,7 +12,7 @@ from torch import Tensor
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Draws
 from surebound.train.chain import Chain, Layers
-from surebound.train.interval import propagate, worst_logits
+from surebound.train.interval import propagate, rectified, worst_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def _measure(layers: Layers, batch: Batch, steps: int) -> Tensor:
     with torch.no_grad():
         right = _right(layers, batch.x, batch.y)
         bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
-        worst = worst_logits(layers, (bounds[-1][0].relu(), bounds[-1][1].relu()), batch.y)
+        worst = worst_logits(layers, rectified(bounds[-1]), batch.y)
         others = torch.ones_like(worst, dtype=torch.bool).scatter_(1, batch.y[:, None], False)
         verified = ((worst < 0) | ~others).all(1) & right
         ambiguous = [((lower < 0) & (upper > 0)).sum() for lower, upper in bounds]

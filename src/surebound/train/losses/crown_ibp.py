@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surebound.train.batch import Batch, Terms
 from surebound.train.chain import Chain, Layers, flatten
-from surebound.train.interval import Interval, propagate, worst_logits
+from surebound.train.interval import Interval, propagate, rectified, worst_logits
 from surebound.train.linear_bounds import Slopes, as_logits, lower_bounds, rival_rows
 from surebound.train.mixture import expect_within, mix
 
@@ -54,7 +54,7 @@ class CROWNIBP:
 
     def _robust(self, layers: Layers, batch: Batch, beta: float) -> Tensor:
         bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
-        hidden = bounds[-1][0].relu(), bounds[-1][1].relu()
+        hidden = rectified(bounds[-1])
         if beta > 0 and self.fusion == "loss":
             return fused_loss(layers, bounds, hidden, batch.box, batch.y, beta=beta, slopes=self.slopes).mean()
         if beta == 1:  # nothing of the intervals' own margins is left

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, l1_norm
+from surebound.train.chain import Chain
 from surebound.train.interval import Interval, propagate
-from surebound.train.mixture import expect_within
+from surebound.train.mixture import expect_within, natural_part
 
 
 def hull_areas(bounds: list[Interval]) -> Tensor:
@@ -47,22 +47,14 @@ class IBPR:
 
     def __call__(self, chain: Chain, batch: Batch) -> Terms:
         layers = chain.layers(batch.x)
-        parts: dict[str, Tensor] = {}
-        total = self.l1 * l1_norm(chain.weights())
-        parts["l1"] = total.detach()
-        clean = None
-        if batch.kappa < 1 or (self.mask and self.mask_by == "clean"):
-            clean = layers.clean_logits(batch.x)
-            natural = F.cross_entropy(clean, batch.y)
-            parts["natural"] = natural.detach()
-            total = total + (1 - batch.kappa) * natural
+        total, parts = natural_part(chain, layers, batch, self.l1)
         if batch.kappa > 0:
             logits = layers.logits(self.attack.run(layers, batch))
             adversarial = F.cross_entropy(logits, batch.y)
             bounds = propagate(layers, *batch.box)
             areas = hull_areas(bounds) / (len(bounds) if self.layer_mean else 1)
             if self.mask:
-                judge = logits if self.mask_by == "attack" or clean is None else clean
+                judge = logits if self.mask_by == "attack" else layers.detach().clean_logits(batch.x)
                 areas = areas * (judge.argmax(1) == batch.y)
             hull = self.half_rho * areas.mean()
             parts |= {"adversarial": adversarial.detach(), "hull": hull.detach()}

@@ -13,7 +13,7 @@ from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
 from surebound.train.chain import Chain, Conv, Dense, Layer, Layers, absolute
-from surebound.train.interval import Interval, affine_interval, propagate
+from surebound.train.interval import Interval, affine_interval, propagate, rectified
 from surebound.train.mixture import natural_part
 
 BLOCK_ELEMENTS = 2**22  # numbers in a block of composed weights: 16 MiB in float32
@@ -85,14 +85,14 @@ def improved_bounds(layers: Layers, box: Interval, *, joint_limit: float) -> lis
     first, second = layers.affine[:2]
     lower, upper = (layers.normalise(side) for side in box)
     found = [affine_interval(first, lower, upper)]
-    low, high = found[0][0].relu(), found[0][1].relu()
+    low, high = rectified(found[0])
     active = (found[0][0] > 0).to(low.dtype)
     centre = second((low + high) / 2)
     reach = (upper - lower) / 2
     radius = absolute(second)((high - low) / 2 * (1 - active)) + joint_radius(first, second, active, reach)
     found.append((centre - radius, centre + radius))
     if end > 2:
-        found += propagate(layers, found[1][0].relu(), found[1][1].relu(), start=2, stop=end)
+        found += propagate(layers, *rectified(found[1]), start=2, stop=end)
     return found
 
 

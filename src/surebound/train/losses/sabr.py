@@ -10,7 +10,7 @@ from torch import Tensor
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
 from surebound.train.chain import Chain, Layers
-from surebound.train.interval import Interval, affine_interval, propagate, worst_logits
+from surebound.train.interval import Interval, affine_interval, propagate, rectified, worst_logits
 from surebound.train.mixture import expect_within, mix
 from surebound.train.warmup import strength, warmup_penalties, with_radius
 
@@ -35,15 +35,6 @@ def small_box(
         point = attack.search(layers.detach().logits, first, last, batch=batch, unit=unit)
     centre = torch.clamp(point, first, last)
     return torch.maximum(centre - tau, lower), torch.minimum(centre + tau, upper)
-
-
-def rectified(bounds: Interval, shrinking: float = 1.0) -> Interval:
-    """Bounds after a ReLU, with the box then scaled by `shrinking` about its centre."""
-    lower, upper = bounds[0].relu(), bounds[1].relu()
-    if shrinking == 1:
-        return lower, upper
-    margin = (1 - shrinking) / 2 * (upper - lower)
-    return lower + margin, upper - margin
 
 
 def shrinking_bounds(layers: Layers, lower: Tensor, upper: Tensor, shrinking: float) -> list[Interval]:

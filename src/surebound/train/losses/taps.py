@@ -11,8 +11,8 @@ from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
 from surebound.train.chain import Chain, Layers, image_layout
-from surebound.train.interval import Interval, worst_logits
-from surebound.train.losses.sabr import rectified, shrinking_bounds
+from surebound.train.interval import Interval, rectified, worst_logits
+from surebound.train.losses.sabr import shrinking_bounds
 from surebound.train.mixture import expect_within, mix
 from surebound.train.parallel import mean_over_processes
 from surebound.train.warmup import strength, warmup_penalties, with_radius

@@ -16,5 +16,7 @@ COMMANDS: "Registry[Command]" = Registry(
         "attack": "surebound.cli.attack:COMMAND",
         "report": "surebound.cli.report:COMMAND",
         "certify": "surebound.cli.certify:COMMAND",
+        "demo": "surebound.cli.demo:COMMAND",
+        "reproduce": "surebound.cli.reproduce:COMMAND",
     },
 )

@@ -1,0 +1,176 @@
+"""`surebound reproduce table1|branching --scale smoke|cpu|paper --out DIR [--resume]`: the paper's experiments."""
+
+import shlex
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from surebound.cli.arguments import count
+from surebound.cli.command import Command
+from surebound.cli.display import StatusLine, duration
+from surebound.errors import UsageError
+from surebound.reproduce.scales import METHODS, NETWORKS, SCALES, SETTINGS
+
+if TYPE_CHECKING:
+    from surebound.reproduce.experiment import Plan, Summary
+    from surebound.reproduce.pool import Ended, Status
+
+EXPERIMENTS = ("table1", "branching")
+_FAILED = 2
+
+
+def _some(names: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    """Reads some of the names, with commas between."""
+
+    def read(text: str) -> tuple[str, ...]:
+        wanted = text.split(",")
+        if unknown := [name for name in wanted if name not in names]:
+            raise ArgumentTypeError(f"unknown '{unknown[0]}'; expected some of: {', '.join(names)}")
+        return tuple(name for name in names if name in wanted)
+
+    return read
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "experiment", choices=EXPERIMENTS, help="table1: training methods compared; branching: branching rules compared"
+    )
+    parser.add_argument(
+        "--scale",
+        choices=tuple(SCALES),
+        required=True,
+        help="smoke: seconds, only to see it run; cpu: hours on two cores, a smaller network and schedule; "
+        "paper: everything as published, for a GPU and days",
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="the folder for trainings, results and tables")
+    parser.add_argument("--resume", action="store_true", help="go on with what the folder has")
+    parser.add_argument(
+        "--workers",
+        type=count,
+        metavar="N",
+        help="processes with one thread each (default: one for each core; 1 where branching rules are timed)",
+    )
+    parser.add_argument(
+        "--settings", type=_some(tuple(SETTINGS)), default=tuple(SETTINGS), metavar="A,B", help="only these radii"
+    )
+    parser.add_argument("--methods", type=_some(METHODS), default=METHODS, metavar="A,B", help="only these methods")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="to train on, such as cuda (default cpu)")
+    parser.add_argument(
+        "--steps",
+        type=count,
+        metavar="N",
+        help="with table1: only try each training for N steps, and say how long it would take",
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $SUREBOUND_DATA)")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _run(args: Namespace) -> int:
+    if args.steps is not None and args.experiment != "table1":
+        raise UsageError(f"--steps tries trainings out; expected table1, got {args.experiment}")
+    if args.experiment == "branching" and not _networks(args):
+        names = ", ".join(f"{method} at {setting}" for setting, method in NETWORKS)
+        raise UsageError(f"branching is compared on {names}; --settings and --methods leave none of them")
+    line = _Line(quiet=args.quiet)
+    try:
+        summary = _reproduce(_plan(args), args.experiment, line)
+    except KeyboardInterrupt:
+        line.done()
+        _say(f"interrupted; --resume goes on with what is in '{args.out}'")
+        raise
+    finally:
+        line.done()
+    print(summary.markdown)
+    for file in summary.files:
+        print(f"wrote {file}")
+    for sentence in summary.failures:
+        _say(sentence)
+    if summary.failures:
+        _say(f"{len(summary.failures)} of the jobs failed; --resume tries them again")
+    return _FAILED if summary.failures else 0
+
+
+def _networks(args: Namespace) -> bool:
+    return any(setting in args.settings and method in args.methods for setting, method in NETWORKS)
+
+
+def _plan(args: Namespace) -> "Plan":
+    from surebound.reproduce.experiment import Plan
+    from surebound.reproduce.place import Place
+
+    place = Place(
+        out=args.out,
+        scale_name=args.scale,
+        data_dir=args.data_dir,
+        device=args.device,
+        command=shlex.join(["surebound", *sys.argv[1:]]),
+    )
+    return Plan(
+        place=place,
+        resume=args.resume,
+        workers=args.workers,
+        settings=args.settings,
+        methods=args.methods,
+        steps=args.steps,
+    )
+
+
+def _reproduce(plan: "Plan", experiment: str, line: "_Line") -> "Summary":
+    if plan.steps is not None:
+        from surebound.reproduce.trial import try_trainings
+
+        return try_trainings(plan, line)
+    if experiment == "table1":
+        from surebound.reproduce.table1 import reproduce_table1
+
+        return reproduce_table1(plan, line)
+    from surebound.reproduce.branching import reproduce_branching
+
+    return reproduce_branching(plan, line)
+
+
+class _Line:
+    """Shows how far the work is, and a line for each job that ended."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._line = StatusLine(quiet=quiet)
+        self.done = self._line.done
+
+    def __call__(self, status: "Status") -> None:
+        left = "" if status.remaining is None else f"; about {duration(status.remaining)} left"
+        if status.ended is not None and not self._quiet:
+            self._line.done()
+            _say(f"{status.done} of {status.total}: {_outcome(status.ended)}{left}")
+        self._line.show(
+            status.done / max(status.total, 1), f"{status.done} of {status.total}; {'; '.join(status.running)}{left}"
+        )
+
+
+def _outcome(ended: "Ended") -> str:
+    """One line on a job."""
+    found = ended.result
+    if found is None:
+        return f"{ended.job} failed: {ended.reason}"
+    match ended.job.kind:
+        case "train":
+            text = f"standard {found['standard']:.1%}, under PGD {found['pgd']:.1%} in {duration(found['seconds'])}"
+        case "try":
+            text = f"{found['steps']} steps, {found['pace']:.3g} s each"
+        case "certify":
+            text = (
+                f"standard {found['standard']:.1%}, robust {found['robust']:.1%}, verified {found['verified']:.1%} "
+                f"of {found['images']:,} images in {duration(ended.seconds)}"
+            )
+        case "branch":
+            text = ", ".join(f"{rule} {outcome} in {seconds:.2f} s" for rule, (outcome, seconds) in found.items())
+    return f"{ended.job}: {text}"
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        print(text, file=sys.stderr, flush=True)
+
+
+COMMAND = Command("repeat the paper's experiments, at a size that fits the machine", _configure, _run)

@@ -1,0 +1,83 @@
+"""Branching: UPB, FSB and SR on networks of IBP-R and COLT, image by image, side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from surebound.errors import StoreError
+from surebound.evaluate.store import Store
+from surebound.report.tables import branching, branching_markdown
+from surebound.reproduce.experiment import Plan, Summary, cores, document, failure, refuse, write, write_page
+from surebound.reproduce.job import Job
+from surebound.reproduce.lock import locked
+from surebound.reproduce.place import Place
+from surebound.reproduce.pool import Ended, OnStatus, Pool
+from surebound.reproduce.scales import NETWORKS, RULES, Cell
+
+if TYPE_CHECKING:
+    from surebound.data.dataset import Dataset
+    from surebound.evaluate.certify import Task
+
+_TIMING = (
+    "Every image is first taken through the attack and the bounds that need no search, once; what is left open is "
+    "searched with one rule after the other in the same process, on one thread, and each image begins with another "
+    "rule. Early termination is off. The cactus plots are in report.html."
+)
+
+
+def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
+    """Train what is missing, verify what is missing with every rule, and write the table."""
+    from surebound.data import load_dataset
+
+    place, failures = plan.place, list[str]()
+    cells = [Cell(s, m) for s, m in NETWORKS if s in plan.settings and m in plan.methods]
+    dataset = load_dataset(place.scale.dataset, place.data_dir)
+    with locked(place.path) as lock:
+        refuse(place, "branching", taken=not plan.resume and place.store("branching").exists())
+        missing = [Job(kind="train", cell=cell) for cell in cells if not place.trained(cell)]
+
+        def then(ended: Ended) -> Sequence[Job]:
+            if ended.result is None:
+                failures.append(failure(ended))
+            return ()
+
+        if missing:
+            with Pool(plan.workers or cores(), place, lock) as pool:
+                pool.run(missing, then=then, total=len(missing), on_status=on_status)
+        jobs = _jobs(place, [cell for cell in cells if place.trained(cell)], dataset)
+        del dataset
+        with Pool(plan.workers or 1, place, lock) as pool:
+            pool.run(jobs, then=then, total=len(jobs), on_status=on_status)
+        with Store(place.store("branching"), readonly=True) as store:
+            text = document("Branching", place.scale, branching_markdown(branching(store)), failures, _TIMING)
+        write(place.path / "branching.md", text)
+        files = (place.path / "branching.md", write_page(place))
+    return Summary(markdown=text, files=files, failures=tuple(failures))
+
+
+def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset") -> list[Job]:
+    """Every image of every network that some rule has not been tried on."""
+    from surebound.reproduce.perform import branching_task
+
+    jobs = []
+    with Store(place.store("branching")) as store:
+        for cell in cells:
+            tasks = {rule: branching_task(place, cell, dataset, rule) for rule in RULES}
+            runs = {rule: store.begin(task.describe()) for rule, task in tasks.items()}
+            done = {rule: store.done(run) for rule, run in runs.items()}
+            for image in tasks[RULES[0]].images:
+                _expect_same_image(tasks[RULES[0]], image, done)
+                left = {rule: run for rule, run in runs.items() if image not in done[rule]}
+                if left:
+                    jobs.append(Job(kind="branch", cell=cell, image=image, first=image % len(RULES), runs=left))
+    return jobs
+
+
+def _expect_same_image(task: "Task", image: int, done: Mapping[str, Mapping[int, str]]) -> None:
+    from surebound.evaluate.stages import property_sha256
+
+    known = {hashes[image] for hashes in done.values() if image in hashes}
+    if known and known != {property_sha256(task.sample(image), task.eps)}:
+        raise StoreError(
+            f"image {image} of '{task.dataset.name}' is not the one that the store of branching has results for; "
+            "expected the data set that the experiment began with"
+        )

@@ -1,0 +1,190 @@
+"""The work itself: trainings, trials of trainings, certifications, and comparisons of branching rules."""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+from surebound.data import load_dataset
+from surebound.evaluate.certify import CertifyProgress, Task, certify
+from surebound.evaluate.stages import Certifier, Open, Settings
+from surebound.evaluate.store import Row, Store
+from surebound.network.model import Model
+from surebound.reproduce.job import Job
+from surebound.reproduce.place import Place
+from surebound.reproduce.scales import RULES, Cell
+from surebound.train.loop import TrainProgress
+from surebound.train.run import run
+
+Say = Callable[[float, str], None]
+"""Told the share of a job that is done, and a few words."""
+Result = dict[str, Any]
+
+_WARM_UP = 0.5  # seconds for each rule
+_TRIAL_IMAGES = 20  # that a trial validates on: a validation would take longer than its steps
+
+
+class StoppedError(Exception):
+    """The job was left, its training saved."""
+
+
+@final
+class Performer:
+    """Does one job after the other, keeping what they share."""
+
+    def __init__(self, place: Place, stopping: Callable[[], bool]) -> None:
+        self._place, self._stopping = place, stopping
+        self.dataset = load_dataset(place.scale.dataset, place.data_dir)
+        self._bench: _Bench | None = None
+
+    def perform(self, job: Job, say: Say) -> Result:
+        """Do a job; what came out of it."""
+        match job.kind:
+            case "train":
+                return self._train(job.cell, say)
+            case "try":
+                return self._try(job.cell, job.steps, say)
+            case "certify":
+                return self._certify(job.cell, say)
+            case "branch":
+                return self._branch(job)
+
+    def _train(self, cell: Cell, say: Say) -> Result:
+        def report(progress: TrainProgress) -> None:
+            if self._stopping():
+                raise KeyboardInterrupt
+            say(progress.step / progress.steps, f"epoch {progress.epoch} of {progress.epochs}")
+
+        try:
+            result = run(
+                self._place.config(cell),
+                self._place.folder(cell),
+                dataset=self.dataset,
+                resume=True,
+                on_progress=report,
+            )
+        except KeyboardInterrupt:
+            raise StoppedError from None
+        assert result.validation is not None
+        shares = {name: getattr(result.validation, name) for name in ("standard", "pgd", "ibp")}
+        return {"seconds": self._place.training_seconds(cell), **shares}
+
+    def _try(self, cell: Cell, steps: int, say: Say) -> Result:
+        """The first steps of a training, in a folder that is thrown away."""
+        config = self._place.config(cell)
+        config = replace(config, validation=replace(config.validation, images=_TRIAL_IMAGES))
+        times: list[float] = []
+        last: TrainProgress | None = None
+
+        def report(progress: TrainProgress) -> None:
+            nonlocal last
+            times.append(time.monotonic())
+            last = progress
+            say(progress.step / steps, f"step {progress.step} of {steps}")
+            if progress.step >= steps or self._stopping():
+                raise KeyboardInterrupt
+
+        with tempfile.TemporaryDirectory(prefix="surebound-") as folder:
+            begin = time.monotonic()
+            try:
+                run(config, Path(folder) / "trial", dataset=self.dataset, on_progress=report)
+            except KeyboardInterrupt:
+                if self._stopping():
+                    raise StoppedError from None
+        assert last is not None
+        # The first step also pays for all that happens once.
+        pace = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else times[0] - begin
+        return {"steps": last.step, "loss": last.loss, "pace": pace, "whole": pace * last.steps}
+
+    def _certify(self, cell: Cell, say: Say) -> Result:
+        def report(progress: CertifyProgress) -> None:
+            say(progress.share, f"{progress.done:,} of {progress.total:,} images")
+
+        notes = self._place.notes(
+            "table1",
+            cell,
+            method=cell.method,
+            seed=cell.seed,
+            training_seconds=self._place.training_seconds(cell),
+        )
+        task = table1_task(self._place, cell, self.dataset, notes)
+        found = certify(task, self._place.store("table1"), resume=True, on_progress=report).accuracies
+        return {"images": found.images, **{n: getattr(found, n) for n in ("standard", "robust", "verified")}}
+
+    def _branch(self, job: Job) -> Result:
+        if self._bench is None or self._bench.cell != job.cell:
+            if self._bench is not None:
+                self._bench.close()
+            self._bench = _Bench(self._place, job.cell, self.dataset)
+        return self._bench.compare(job.image, job.first, job.runs)
+
+
+def table1_task(place: Place, cell: Cell, dataset: Any, notes: Mapping[str, Any]) -> Task:
+    """How a network is certified for table 1."""
+    return Task(
+        model=place.folder(cell),
+        dataset=dataset,
+        eps=cell.eps,
+        images=range(min(place.scale.images, len(dataset.test))),
+        settings=Settings(timeout=place.scale.timeout, branching="upb"),
+        notes=notes,
+        command=place.command,
+    )
+
+
+def branching_task(place: Place, cell: Cell, dataset: Any, rule: str) -> Task:
+    """How a network is verified with a branching rule."""
+    return Task(
+        model=place.folder(cell),
+        dataset=dataset,
+        eps=cell.eps,
+        images=range(min(place.scale.branching_images, len(dataset.test))),
+        settings=Settings(timeout=place.scale.branching_timeout, branching=rule, early_stop=False),
+        notes=place.notes("branching", cell, network=cell.method, branching=rule),
+        command=place.command,
+    )
+
+
+@final
+class _Bench:
+    """A network on which branching rules are timed side by side."""
+
+    def __init__(self, place: Place, cell: Cell, dataset: Any) -> None:
+        from surebound.load.onnx import load_onnx
+        from surebound.load.replay import replay
+
+        self.cell = cell
+        self._task = branching_task(place, cell, dataset, RULES[0])
+        file = self._task.file
+        self._model = Model(load_onnx(file), replay(file), str(file))
+        self._certifier = Certifier(self._model, cell.eps, self._task.settings)
+        self._store = Store(place.store("branching"))
+        self._warm = False
+
+    def close(self) -> None:
+        self._store.close()
+
+    def compare(self, image: int, first: int, runs: Mapping[str, int]) -> Result:
+        """Verify an image once per rule and write each result as soon as it is there.
+
+        What happens before the search is done once and counts for every rule. Who goes first changes from image to
+        image, so that whatever else the machine does falls on all rules alike.
+        """
+        rows, open_ = self._certifier.screen([self._task.sample(image)])
+        found: dict[str, Row] = {}
+        for rule in (*RULES[first:], *RULES[:first]):
+            if rule in runs:
+                row = rows[0] if rows else self._search(open_[0], rule)
+                self._store.add(runs[rule], row)
+                found[rule] = row
+        return {rule: [row.outcome, round(row.seconds, 3)] for rule, row in found.items()}
+
+    def _search(self, image: Open, rule: str) -> Row:
+        if not self._warm:  # the first search of a process also imports and compiles, which is no rule's fault
+            brief = replace(self._task.settings, timeout=min(_WARM_UP, self._task.settings.timeout))
+            for each in RULES:
+                Certifier(self._model, self.cell.eps, brief).search(image, branching=each)
+            self._warm = True
+        return self._certifier.search(image, branching=rule)

@@ -1,0 +1,89 @@
+"""Where a reproduction lives: the files of its folder, and what training in it means."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surebound.errors import UsageError
+from surebound.reproduce.scales import SCALES, Cell, Scale
+
+if TYPE_CHECKING:
+    from surebound.train.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An output folder and what all work in it shares; handed to workers as JSON."""
+
+    out: str
+    scale_name: str
+    data_dir: str | None = None
+    device: str = "cpu"  # to train on
+    command: str = ""  # for the record
+
+    @property
+    def path(self) -> Path:
+        return Path(self.out)
+
+    @property
+    def scale(self) -> Scale:
+        return SCALES[self.scale_name]
+
+    def store(self, experiment: str) -> Path:
+        """The results of an experiment."""
+        return self.path / f"{experiment}.sqlite"
+
+    def folder(self, cell: Cell) -> Path:
+        """Where a cell is trained."""
+        return self.path / cell.folder
+
+    def config(self, cell: Cell) -> "TrainConfig":
+        """How a cell is trained."""
+        from surebound.train.config import read_config
+
+        preset, changes = self.scale.training(cell)
+        config = read_config(preset, changes)
+        return replace(config, run=replace(config.run, device=self.device))
+
+    def trained(self, cell: Cell) -> bool:
+        """Whether the training of a cell has ended; an error if its folder holds another one."""
+        from surebound.config import read_toml, to_table
+        from surebound.train.folder import differences
+
+        folder = self.folder(cell)
+        if not (folder / "config.toml").exists():
+            return False
+        found = differences(read_toml(folder / "config.toml"), to_table(self.config(cell)))
+        if found := [name for name in found if not name.startswith("run.")]:
+            raise UsageError(
+                f"'{folder}' holds a training that is not of scale {self.scale.name} (it differs in "
+                f"{', '.join(found)}); expected the scale that this folder began with, or another --out"
+            )
+        return (folder / "model.onnx").exists()
+
+    def training_seconds(self, cell: Cell) -> float:
+        """How long a training took, over all its interruptions."""
+        seconds = 0.0
+        for line in (self.folder(cell) / "metrics.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            seconds = record.get("seconds", seconds)
+        return float(seconds)
+
+    def notes(self, experiment: str, cell: Cell, **more: Any) -> dict[str, Any]:
+        """What the store keeps about a run, for tables."""
+        notes = {"experiment": experiment, "setting": str(cell.eps), **more}
+        return notes | {"scale": self.scale.name, "folder": cell.folder}
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> "Place":
+        return Place(**json.loads(text))
+
+
+def begun(place: Place, cells: Sequence[Cell]) -> bool:
+    """Whether any of the trainings has begun."""
+    return any((place.folder(cell) / "config.toml").exists() for cell in cells)

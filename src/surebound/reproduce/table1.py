@@ -1,0 +1,57 @@
+"""Table 1: every method at both radii, trained and certified once for each seed."""
+
+from collections.abc import Sequence
+
+from surebound.evaluate.store import Store
+from surebound.report.tables import table1, table1_markdown
+from surebound.reproduce.experiment import (
+    Plan,
+    Summary,
+    check_data,
+    cores,
+    document,
+    failure,
+    refuse,
+    table1_cells,
+    write,
+    write_page,
+)
+from surebound.reproduce.job import Job
+from surebound.reproduce.lock import locked
+from surebound.reproduce.place import Place, begun
+from surebound.reproduce.pool import Ended, OnStatus, Pool
+
+
+def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
+    """Train and certify what is missing, and write the table."""
+    place, cells, failures = plan.place, table1_cells(plan), list[str]()
+    check_data(place)
+    with locked(place.path) as lock:
+        store = place.store("table1")
+        refuse(place, "table 1", taken=not plan.resume and (store.exists() or begun(place, cells)))
+        trained = [place.trained(cell) for cell in cells]
+        with Store(store):  # made by one process, before several write to it
+            pass
+        jobs = [Job(kind="certify", cell=c) for c, ready in zip(cells, trained, strict=True) if ready]
+        jobs += [Job(kind="train", cell=c) for c, ready in zip(cells, trained, strict=True) if not ready]
+
+        def then(ended: Ended) -> Sequence[Job]:
+            if ended.result is None:
+                failures.append(failure(ended))
+            elif ended.job.kind == "certify":  # the table so far
+                write(place.path / "table1.md", _markdown(place, failures))
+            else:
+                return [Job(kind="certify", cell=ended.job.cell)]
+            return []
+
+        with Pool(plan.workers or cores(), place, lock) as pool:
+            pool.run(jobs, then=then, total=2 * len(cells) - sum(trained), on_status=on_status)
+        text = _markdown(place, failures)
+        write(place.path / "table1.md", text)
+        files = (place.path / "table1.md", write_page(place))
+    return Summary(markdown=text, files=files, failures=tuple(failures))
+
+
+def _markdown(place: Place, failures: Sequence[str]) -> str:
+    with Store(place.store("table1"), readonly=True) as store:
+        return document("Table 1", place.scale, table1_markdown(table1(store)), failures)

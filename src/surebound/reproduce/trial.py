@@ -1,0 +1,32 @@
+"""The first steps of every training, to see that it runs and how long it would take; nothing is kept."""
+
+from surebound.reproduce.experiment import Plan, Summary, check_data, cores, failure
+from surebound.reproduce.job import Job
+from surebound.reproduce.lock import locked
+from surebound.reproduce.pool import Ended, OnStatus, Pool
+from surebound.reproduce.scales import SETTINGS, Cell
+
+
+def try_trainings(plan: Plan, on_status: OnStatus) -> Summary:
+    """Every method and radius with the first seed, for a few steps."""
+    assert plan.steps is not None
+    place = plan.place
+    check_data(place)
+    cells = [Cell(setting, method) for method in plan.methods for setting in plan.settings]
+    over: dict[Cell, Ended] = {}
+
+    def then(ended: Ended) -> tuple[Job, ...]:
+        over[ended.job.cell] = ended
+        return ()
+
+    with locked(place.path) as lock, Pool(plan.workers or cores(), place, lock) as pool:
+        jobs = [Job(kind="try", cell=cell, steps=plan.steps) for cell in cells]
+        pool.run(jobs, then=then, total=len(jobs), on_status=on_status)
+    lines = ["| ε | method | steps | loss | seconds per step | whole training [h] |", "|---|---|--:|--:|--:|--:|"]
+    for cell in cells:
+        found = over[cell].result
+        if found is not None:
+            values = f"{found['steps']} | {found['loss']:.4g} | {found['pace']:.3g} | {found['whole'] / 3600:.3g}"
+            lines.append(f"| {SETTINGS[cell.setting]} | {cell.method} | {values} |")
+    failures = tuple(failure(ended) for ended in over.values() if ended.result is None)
+    return Summary(markdown="\n".join(lines) + "\n", files=(), failures=failures)

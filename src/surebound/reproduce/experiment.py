@@ -42,7 +42,8 @@ def refuse(place: Place, experiment: str, *, taken: bool) -> None:
     """An error if there are results already."""
     if taken:
         raise UsageError(
-            f"'{place.out}' already holds results of {experiment}; expected --resume to go on with them, or another --out"
+            f"'{place.out}' already holds results of {experiment}; "
+            "expected --resume to go on with them, or another --out"
         )
 
 

@@ -36,6 +36,7 @@ def _acquire(handle: int, folder: Path) -> None:
         except BlockingIOError:
             if time.monotonic() > give_up:
                 raise UsageError(
-                    f"another 'surebound reproduce' is at work in '{folder}'; expected it to end first, or another --out"
+                    f"another 'surebound reproduce' is at work in '{folder}'; "
+                    "expected it to end first, or another --out"
                 ) from None
             time.sleep(0.2)

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-
 SETTINGS = {"2-255": "2/255", "8-255": "8/255"}
 METHODS = ("ibp-r", "colt", "ibp-shi", "crown-ibp", "relu-stability", "ibp-r-mask")
 RULES = ("upb", "fsb", "sr")
@@ -85,7 +84,11 @@ SMOKE = Scale(
         "validation.images=50",
         "validation.attack_steps=2",
     ),
-    changes_of={"colt": ("schedule.epochs=1",)},
+    changes_of={
+        "colt": ("schedule.epochs=1",),
+        "ibp-shi": ("optimiser.milestones=[1]",),
+        "crown-ibp": ("optimiser.milestones=[1]",),
+    },
     seeds=(0, 1),
     images=10,
     timeout=2.0,
@@ -109,10 +112,10 @@ CPU = Scale(
     branching_images=100,
     branching_timeout=20.0,
     differs=(
-        "Network: conv-small, with two convolutions, for every method and radius; the paper has networks of 2.1 million "
-        "parameters, and 17.2 million for the rows of Shi 2021 and Zhang 2020.",
-        "Schedule: 9 to 20 epochs of the first 16,000 training images, where the paper has 160 to 3200 epochs of 50,000; "
-        "warm-up, ramps and the fall of the learning rate keep their shares of it. CROWN-IBP uses loss fusion, COLT 10 "
+        "Network: conv-small, with two convolutions, for every method and radius; the paper has networks of 2.1 "
+        "million parameters, and 17.2 million for the rows of Shi 2021 and Zhang 2020.",
+        "Schedule: 9 to 20 epochs of the first 16,000 training images, where the presets of the paper have 160 to 3200 "
+        "epochs of 50,000; warm-up, ramps and the fall of the learning rate keep their shares of it. CROWN-IBP uses loss fusion, COLT 10 "
         "projections and 4 attack steps, and ReLU stability plain intervals.",
         "Certification: the first 200 test images with 10 seconds each; the paper has 10,000 with 30 minutes each.",
         "Seeds: two; the paper has three.",
@@ -132,8 +135,8 @@ PAPER = Scale(
     branching_images=500,
     branching_timeout=1800.0,
     differs=(
-        "Networks, schedules, seeds, images and timeouts are the paper's, or those of the papers it quotes; where these "
-        "leave a number open, the presets give their own choice.",
+        "Networks, schedules, seeds, images and timeouts are the paper's, or those of the papers it quotes; where "
+        "these leave a number open, the presets give their own choice.",
         *_EVERYWHERE,
     ),
 )

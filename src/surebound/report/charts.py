@@ -14,7 +14,7 @@ from surebound.report.summaries import Point, thin
 
 _WIDTH, _HEIGHT = 520.0, 300.0
 _TOP, _BOTTOM, _LEFT = 16.0, 46.0, 58.0
-_CHARACTER = 6.7  # about the width of one in labels
+_CHARACTER, _BOLD = 6.7, 7.7  # about the width of one in labels
 _LINE = 16.0  # the least distance between labels
 _POINTS = 400  # of a curve: more cannot be told apart
 _MARKED = 30  # points, up to which each is marked
@@ -49,6 +49,7 @@ class Bar:
     label: str
     segments: Sequence[tuple[float, str]]
     note: str
+    joined: bool = False  # to the bar above
 
 
 def line_chart(title: str, description: str, axes: Axes, curves: Sequence[Curve]) -> Markup:
@@ -58,7 +59,7 @@ def line_chart(title: str, description: str, axes: Axes, curves: Sequence[Curve]
     if not drawn:
         note = element("text", "nothing recorded yet", x=_WIDTH / 2, y=_HEIGHT / 2, class_="tick", text_anchor="middle")
         return _svg(title, description, _HEIGHT, [note])
-    right = _WIDTH - 16 - _CHARACTER * max(len(curve.label) for curve, _ in drawn)
+    right = _WIDTH - 14 - _BOLD * max(len(curve.label) for curve, _ in drawn)
     scale = _Scale(axes, [p for _, points in drawn for p in points], right)
     parts = [_grid(axes, scale)]
     parts += [_curve(curve, axes, scale) for curve, _ in drawn]
@@ -73,8 +74,9 @@ def bar_chart(title: str, description: str, bars: Sequence[Bar], *, most: float 
     right = _WIDTH - 14 - _CHARACTER * max((len(bar.note) for bar in bars), default=0)
     whole = most or max((sum(v for v, _ in bar.segments) for bar in bars), default=0.0) or 1.0
     parts: list[Markup] = []
-    y = 6.0
+    y = -4.0
     for bar in bars:
+        y += 0 if bar.joined else 8
         middle = y + 15.5
         parts.append(element("text", bar.label, x=left - 10, y=middle, class_="name", text_anchor="end"))
         x = left
@@ -85,8 +87,8 @@ def bar_chart(title: str, description: str, bars: Sequence[Bar], *, most: float 
                 parts.append(element("rect", x=x, y=y + 2, width=drawn, height=18.0, class_=f"fill {colour}"))
             x += wide
         parts.append(element("text", bar.note, x=x + 8, y=middle, class_="tick"))
-        y += 28
-    return _svg(title, description, y + 2, parts)
+        y += 20
+    return _svg(title, description, y + 6, parts)
 
 
 class _Scale:

@@ -14,15 +14,15 @@ def class_name(run: Run, label: int) -> str:
     return run.classes[label] if 0 <= label < len(run.classes) else f"class {label}"
 
 
-def gallery(run: Run, rows: Sequence[Row]) -> Markup | None:
-    """The first counterexamples of a run; None without any."""
+def gallery(run: Run, rows: Sequence[Row]) -> Markup:
+    """The counterexamples of some rows."""
     found = [_entry(run, row, row.counter) for row in rows if row.counter is not None]
-    return element("div", *found, class_="gallery") if found else None
+    return element("div", *found, class_="gallery")
 
 
 def _entry(run: Run, row: Row, counter: Counter) -> Markup:
     right, wrong = class_name(run, row.label), class_name(run, counter.adversarial)
-    caption = [element("b", f"{right} → {wrong}"), f" · image {row.image}, found by {_finder(row)}"]
+    caption = [element("b", f"{right} → {wrong}"), f" · image {row.image} · by {row.stage}"]
     clean, point = (as_picture(values, run.shape) for values in (counter.clean, counter.point))
     if clean is None or point is None:
         n = min(counter.clean.size, counter.point.size)
@@ -40,7 +40,3 @@ def _entry(run: Run, row: Row, counter: Counter) -> Markup:
         for pixels, alt, below in trio
     ]
     return element("figure", element("figcaption", *caption), element("div", *pictures, class_="trio"))
-
-
-def _finder(row: Row) -> str:
-    return {"attack": "the attack", "search": "the search"}.get(row.stage, row.stage)

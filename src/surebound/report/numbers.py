@@ -16,7 +16,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 def duration(seconds: float) -> str:
     """
-    >>> duration(0.0123), duration(7.25), duration(75), duration(9340)
+    >>> duration(0.0123), duration(7.25), duration(75), duration(9400)
     ('0.012\\u202fs', '7.2\\u202fs', '1\\u202fmin 15\\u202fs', '2\\u202fh 36\\u202fmin')
     """
     if not isfinite(seconds):
@@ -88,7 +88,7 @@ def linear_ticks(low: float, high: float, about: int = 5) -> list[float]:
         return [low]
     rough = span / about
     power = 10.0 ** _floor(log10(rough))
-    step = next(power * m for m in (1, 2, 5, 10) if power * m >= 0.999 * rough)
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= 0.7 * rough)
     first = _floor(low / step + 0.999999)
     return [k * step for k in range(first, _floor(high / step + 1e-6) + 1)]
 
@@ -101,7 +101,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     """
     first, last = _floor(log10(low)), _floor(log10(high)) + 1
     stride = 1 + (last - first) // 7
-    several = (1, 2, 5) if last - first <= 2 else (1,)
+    several = (1, 2, 5) if high < 100 * low else (1,)
     values = [float(f"{m}e{k}") for k in range(first, last + 1, stride) for m in several]
     return [v for v in values if low * 0.999 <= v <= high * 1.001]
 

@@ -17,10 +17,12 @@ from surebound.report.results import Material, Result, Training, gather
 from surebound.report.runs import run_body, run_summary, run_title
 from surebound.report.style import CSS, SCRIPT
 from surebound.report.tables import branching_of, table1_of
-from surebound.report.training import training_body, training_summary, training_tiles
+from surebound.report.training import training_body, training_summary
 
-_ROWS = 6000  # of the tables of images, on the whole page
-_FEWEST = 100  # of one of them
+# On the whole page, and at least for each run: a browser should open it at once.
+_ROWS, _FEWEST_ROWS = 6000, 100
+_PICTURES, _FEWEST_PICTURES = 48, 2
+_TALL = 15  # rows, from which a table scrolls by itself
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _sections(material: Material) -> list[Section]:
         t.hashes["model.onnx"]: (t, f"training-{k}") for k, t in enumerate(trainings) if "model.onnx" in t.hashes
     }
     if results:
-        found.append(Section("Runs" if len(results) > 1 else "Run", _runs(results, anchors)))
+        found.append(Section("Runs" if len(results) > 1 else "Results", _runs(results, anchors)))
     if trainings:
         found.append(Section("Training", _trainings(trainings)))
     found.append(Section("Repeat it", repeat_section(material)))
@@ -135,23 +137,17 @@ def _sections(material: Material) -> list[Section]:
 
 
 def _summary(material: Material) -> Markup | None:
-    """The numbers that matter most, for whatever there is."""
-    results, trainings = material.results, material.trainings
+    """The numbers of experiments that matter most."""
+    results = material.results
     numbers = [*table1_tiles(table1_of(results)), *branching_tiles(branching_of(results))]
     parts: list[object] = [tiles(numbers)] if numbers else []
-    if len(results) > 1:
-        parts.append(_overview(results))
-    elif results:  # the part on the one run begins with its numbers
-        parts.append(element("p", f"{run_title(results[0])}: {run_summary(results[0])}."))
-    elif material.stores:
+    if material.stores and not results:
         parts.append(element("p", "The store holds no run yet.", class_="warn"))
-    elif len(trainings) == 1 and (numbers := training_tiles(trainings[0])):
-        parts.append(tiles(numbers))
     return join(parts) if parts else None
 
 
 def _overview(results: Sequence[Result]) -> Markup:
-    names = ("Standard, %", "Robust, %", "Verified, %", "Undecided, %", "Seconds per image")
+    names = ("Standard", "Robust", "Verified", "Undecided", "Mean time, s")
     columns = [Column("Run"), Column("Data set"), Column("ε", True), Column("Images", True)]
     columns += [Column(name, True) for name in names]
     lines = []
@@ -162,18 +158,20 @@ def _overview(results: Sequence[Result]) -> Markup:
         shares = [f"{100 * s:.2f}" for s in (found.standard, found.robust, found.verified, found.undecided)]
         mean = sum(row.seconds for row in result.rows) / max(len(result.rows), 1)
         lines.append([Cell(name, k), result.run.dataset, result.run.eps, images, *shares, f"{mean:.3f}"])
-    return table("All runs; the column heads sort", columns, lines, sortable=True)
+    caption = "All runs, accuracies in percent; the column heads sort"
+    return table(caption, columns, lines, sortable=True, tall=len(results) > _TALL)
 
 
 def _runs(results: Sequence[Result], trained: Mapping[str, tuple[Training, str]]) -> Markup:
-    most = max(_ROWS // len(results), _FEWEST)
-    parts: list[object] = []
+    rows = max(_ROWS // len(results), _FEWEST_ROWS)
+    pictures = max(_PICTURES // len(results), _FEWEST_PICTURES)
+    parts: list[object] = [_overview(results)] if len(results) > 1 else []
     for k, result in enumerate(results, start=1):
         origin = None
         if found := trained.get(result.run.model_sha256):
             link = element("a", found[0].name, href=f"#{found[1]}")
             origin = element("p", "Trained in ", link, ", by the hash of the model.", class_="note")
-        body = run_body(result, most_rows=most, trained=origin)
+        body = run_body(result, most_rows=rows, most_pictures=pictures, trained=origin)
         if len(results) == 1:
             parts += [element("h3", run_title(result), id="run-1"), body]
         else:

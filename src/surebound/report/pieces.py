@@ -59,9 +59,13 @@ def legend(items: Sequence[tuple[str, str]]) -> Markup:
     return element("ul", *(element("li", label, class_=colour) for label, colour in items), class_="legend")
 
 
-def facts(items: Sequence[tuple[str, object]]) -> Markup:
-    """Names and values."""
-    return element("dl", *(join([element("dt", name), element("dd", value)]) for name, value in items), class_="facts")
+def facts(items: Sequence[tuple[str, object]], *, pairs: bool = False) -> Markup:
+    """Names and values; in two columns if they are short."""
+    return element(
+        "dl",
+        *(join([element("dt", name), element("dd", value)]) for name, value in items),
+        class_=f"facts{' pairs' * pairs}",
+    )
 
 
 def fold(

@@ -4,12 +4,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from surebound.config import read_toml
 from surebound.errors import MissingFileError, StoreError, SureboundError, UsageError
 from surebound.evaluate.store import Row, Run, Store
+from surebound.report.numbers import number
 
 _DEPTH = 4  # levels below a folder at which training folders are looked for
 _GALLERY = 12  # counterexamples to keep of a run
@@ -151,7 +153,7 @@ def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
-        if isinstance(record, dict) and isinstance(record.get("epoch"), int):
+        if isinstance(record, dict) and isfinite(number(record.get("epoch"))):
             found.append(record)
         else:
             damaged += bool(line.strip())

@@ -60,7 +60,7 @@ def headline(result: Result) -> Markup:
     return tiles(
         [
             tile("Standard accuracy", found.standard, "classified correctly", "blue"),
-            tile("Robust accuracy", found.robust, "also withstood the attack", "teal"),
+            tile("Robust accuracy", found.robust, "also withstood the attack", "purple"),
             tile("Verified accuracy", found.verified, "proved robust", "green"),
             tile("Undecided", found.undecided, "out of time, or unknown", "amber"),
         ]
@@ -74,7 +74,7 @@ def run_summary(result: Result) -> str:
     return f"{shares} of {found.images:,} images" if result.rows else "no images yet"
 
 
-def run_body(result: Result, *, most_rows: int, trained: Markup | None = None) -> Markup:
+def run_body(result: Result, *, most_rows: int, most_pictures: int, trained: Markup | None = None) -> Markup:
     """Everything on a run but its title."""
     rows = result.rows
     if not rows:
@@ -84,14 +84,14 @@ def run_body(result: Result, *, most_rows: int, trained: Markup | None = None) -
         asked = f"{result.missing:,} of the {len(result.run.images):,} images asked for are not settled yet."
         parts.append(element("p", asked, class_="warn"))
     parts += [headline(result), trained]
-    plots = [_funnel(rows), _cactus(rows), _phases(rows), _radii(rows)]
+    plots = [_funnel(rows), _phases(rows), _cactus(rows), _radii(rows)]
     parts.append(element("div", *(plot for plot in plots if plot is not None), class_="plots"))
-    if (pictures := gallery(result.run, rows)) is not None:
-        count = sum(row.counter is not None for row in rows)
+    shown = [row for row in rows if row.counter is not None][:most_pictures]
+    if shown:
         total = sum(row.outcome in ("attacked", "falsified") for row in rows)
-        which = "all" if count >= total else f"the first {count} of {total:,}"
+        which = "all" if len(shown) >= total else f"the first {len(shown)} of {total:,}"
         note = f"Shown: {which}. Grey means no change; the network was replayed on each of these points."
-        parts += [element("h4", "Counterexamples"), element("p", note, class_="note"), pictures]
+        parts += [element("h4", "Counterexamples"), element("p", note, class_="note"), gallery(result.run, shown)]
     parts.append(_images(result, most_rows))
     return join(parts)
 
@@ -134,7 +134,7 @@ def _cactus(rows: Sequence[Row]) -> Markup:
 
 
 def _phases(rows: Sequence[Row]) -> Markup | None:
-    totals = phase_seconds(rows)
+    totals = {STAGE_NAMES.get(name, name): seconds for name, seconds in phase_seconds(rows).items()}
     if not totals:
         return None
     bars = [Bar(name, [(seconds, "blue")], duration(seconds)) for name, seconds in totals.items()]

@@ -1,4 +1,4 @@
-"""How the page looks, on screens light and dark and on paper, and the script that sorts its tables."""
+"""How the page looks, light, dark and on paper, and its script: it sorts tables and unfolds what a link leads to."""
 
 # Text colours keep a contrast of 4.5 to both grounds, which a test checks.
 LIGHT = {
@@ -80,8 +80,10 @@ p{{max-width:44em;margin:8px 0 16px}}
 .warn{{padding:10px 14px;border-left:3px solid var(--amber);background:var(--raised);font-size:15px}}
 a{{color:var(--accent);text-underline-offset:.18em}}
 :focus-visible{{outline:2px solid var(--accent);outline-offset:2px;border-radius:3px}}
+main>section:first-child>h2{{margin-top:48px}}
 nav ul{{display:flex;flex-wrap:wrap;gap:4px 22px;margin:24px 0 0;padding:0;list-style:none;font-size:15px}}
 .skip{{position:absolute;left:-999px}}
+.hidden{{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}}
 .skip:focus{{left:16px;top:12px}}
 .tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(178px,1fr));gap:14px;margin:22px 0 28px;padding:0}}
 .tile{{padding:16px 18px 14px;border-radius:10px;background:var(--raised);border-top:3px solid var(--c,var(--rule))}}
@@ -100,7 +102,7 @@ figure>h4{{margin:0 0 8px}}
 .plot .grid{{stroke:var(--rule);stroke-width:1}}
 .plot .axis{{stroke:var(--muted);stroke-width:1}}
 .plot .curve{{fill:none;stroke:var(--c);stroke-width:2;stroke-linejoin:round;stroke-linecap:round}}
-.plot .wide{{stroke-width:5;stroke-opacity:.45}}
+.plot .wide{{stroke-width:7;stroke-opacity:.4}}
 .plot .dashed{{stroke-dasharray:6 5}}
 .plot .fill{{fill:var(--c)}}
 .legend{{display:flex;flex-wrap:wrap;gap:2px 18px;margin:4px 0 0;padding:0;list-style:none;font-size:14px;
@@ -117,21 +119,23 @@ thead th{{color:var(--muted);font-weight:600;font-size:14px;vertical-align:botto
 thead th.group{{border-bottom:0;padding-bottom:0;color:var(--ink)}}
 thead tr:last-child th{{border-bottom:1.5px solid var(--ink)}}
 .tall thead th{{position:sticky;top:0;background:var(--ground);border-bottom:0;box-shadow:inset 0 -1.5px var(--ink)}}
-tbody th{{font-weight:600}}
+tbody th{{font-weight:600;min-width:11em}}
+tbody th.n{{min-width:0}}
 .n{{text-align:right;white-space:nowrap}}
 .paper{{color:var(--muted)}}
 td.best{{font-weight:700}}
-tr.first>*{{border-top:1.5px solid var(--muted)}}
-tr.more>*{{padding-top:0}}
+tr.first>*{{border-top:2px solid var(--muted)}}
 tr.open>*{{border-bottom:0}}
+tr.paper>*{{padding-top:0;color:var(--muted);font-weight:400;font-size:14px}}
+tr.paper>th{{padding-left:2em}}
 th button{{all:unset;cursor:pointer;white-space:nowrap}}
 th button::after{{content:"↕";margin-left:.35em;color:var(--muted);font-weight:400}}
 th[aria-sort=ascending] button::after{{content:"↑";color:var(--accent)}}
 th[aria-sort=descending] button::after{{content:"↓";color:var(--accent)}}
 th button:hover{{color:var(--ink)}}
 th button:focus-visible{{outline:2px solid var(--accent);outline-offset:2px;border-radius:3px}}
-details{{margin:12px 0;border:1px solid var(--rule);border-radius:10px;padding:0 20px}}
-details>summary{{margin:0 -20px;padding:12px 20px;cursor:pointer;border-radius:10px}}
+details{{margin:8px 0;border:1px solid var(--rule);border-radius:10px;padding:0 20px}}
+details>summary{{margin:0 -20px;padding:9px 20px;cursor:pointer;border-radius:10px}}
 details>summary:hover{{background:var(--raised)}}
 details[open]{{padding-bottom:20px}}
 summary>h3,summary>h4{{display:inline;margin:0;font-size:16px}}
@@ -146,6 +150,7 @@ border:1px solid var(--rule);background:var(--raised)}}
 .facts{{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:4px 24px;margin:14px 0;font-size:15px}}
 .facts dt{{color:var(--muted)}}
 .facts dd{{margin:0;overflow-wrap:anywhere}}
+.facts.pairs{{grid-template-columns:repeat(2,max-content minmax(0,1fr))}}
 code,pre,.hash{{font:13.5px/1.55 var(--mono)}}
 code,.hash{{overflow-wrap:anywhere}}
 pre{{margin:10px 0;padding:12px 16px;border-radius:8px;background:var(--raised);white-space:pre-wrap;
@@ -153,7 +158,7 @@ overflow-wrap:anywhere}}
 @media (max-width:640px){{
 main,header,footer{{padding-left:18px;padding-right:18px}}
 header{{padding-top:36px}} h1{{font-size:34px}} h2{{margin-top:56px;font-size:25px}}
-.facts{{grid-template-columns:minmax(0,1fr);gap:0}} .facts dd{{margin-bottom:8px}}
+.facts,.facts.pairs{{grid-template-columns:minmax(0,1fr);gap:0}} .facts dd{{margin-bottom:8px}}
 }}
 @media print{{
 :root{{color-scheme:light;{_variables(LIGHT)}}}
@@ -178,6 +183,12 @@ details.long:not([open]){{display:none}}
 
 SCRIPT = """
 "use strict";
+const unfold = () => {
+  const target = document.getElementById(location.hash.slice(1));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
   const key = (row, column) => {

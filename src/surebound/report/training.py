@@ -14,7 +14,7 @@ from surebound.report.style import SERIES
 
 Record = Mapping[str, Any]
 
-_ACCURACIES = (("standard", "standard", "blue"), ("pgd", "under PGD", "teal"), ("ibp", "by intervals", "green"))
+_ACCURACIES = (("standard", "standard", "blue"), ("pgd", "under PGD", "purple"), ("ibp", "by intervals", "green"))
 
 
 def training_summary(training: Training) -> str:
@@ -42,7 +42,7 @@ def training_tiles(training: Training) -> list[Tile]:
             found.append(Tile(f"Accuracy, {label}", _share(last.get(key)), meaning, colour))
     ambiguous = _ambiguous(last)
     if ambiguous:
-        found.append(Tile("Ambiguous neurons", compact(sum(ambiguous)), "a test image, under intervals", "purple"))
+        found.append(Tile("Ambiguous neurons", compact(sum(ambiguous)), "a test image, under intervals", "teal"))
     seconds = number(training.epochs[-1].get("seconds")) if training.epochs else nan
     if isfinite(seconds):
         found.append(Tile("Training time", duration(seconds), f"{training.epochs[-1]['epoch']} epochs", "grey"))
@@ -60,7 +60,7 @@ def training_body(training: Training) -> Markup:
         parts.append(tiles(numbers))
     plots = [_losses(training), _accuracies(training), _schedules(training), _neurons(training)]
     parts.append(element("div", *(plot for plot in plots if plot is not None), class_="plots"))
-    return join([*parts, facts(_highlights(training.config))])
+    return join([*parts, facts(_highlights(training.config), pairs=True)])
 
 
 def _losses(training: Training) -> Markup | None:
@@ -122,10 +122,12 @@ def _neurons(training: Training) -> Markup | None:
     for k, (before, after) in enumerate(zip_longest(_ambiguous(first), _ambiguous(last), fillvalue=0.0), start=1):
         if first is not last:
             bars.append(Bar(f"layer {k}", [(before, "rest")], compact(before)))
-        bars.append(Bar("" if first is not last else f"layer {k}", [(after, "purple")], compact(after)))
+        bars.append(
+            Bar("" if first is not last else f"layer {k}", [(after, "teal")], compact(after), joined=first is not last)
+        )
         said.append(f"layer {k}: {compact(before)} before, {compact(after)} after")
     whens = [("before the first step" if not first.get("step") else f"after epoch {first['epoch']}", "rest")]
-    whens = [*whens, (f"after epoch {last['epoch']}", "purple")] if first is not last else [(whens[0][0], "purple")]
+    whens = [*whens, (f"after epoch {last['epoch']}", "teal")] if first is not last else [(whens[0][0], "teal")]
     plot = bar_chart("Ambiguous neurons per layer", "; ".join(said) + ".", bars)
     return figure("Ambiguous neurons per layer, mean over test images", plot, legend(whens))
 

@@ -21,8 +21,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
-demo: $(INSTALLED) ## verify two properties of a tiny network
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+demo: $(INSTALLED) ## train on bundled digits, certify, and write a report
+	$(BIN)/surebound demo --out demo
 
 test: lint ## check the style, then run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --durations=10

@@ -162,13 +162,18 @@ class Store:
         if readonly and not self.path.is_file():
             raise StoreError(f"there is no store '{self.path}'; expected a file that surebound certify wrote")
         with self._sentence():
-            target = f"{self.path.resolve().as_uri()}?mode=ro" if readonly else str(self.path)
+            target = self._readonly_uri() if readonly else str(self.path)
             self._db = sqlite3.connect(target, uri=readonly, isolation_level=None, timeout=60.0)
             try:
                 self._open(readonly)
             except BaseException:
                 self._db.close()
                 raise
+
+    def _readonly_uri(self) -> str:
+        """Without a log beside it the file is complete and nobody writes: it is read as it is, and no log is made."""
+        logged = Path(f"{self.path}-wal").exists()
+        return f"{self.path.resolve().as_uri()}?mode=ro{'' if logged else '&immutable=1'}"
 
     def _open(self, readonly: bool) -> None:
         (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Write a tiny network with two properties, look at it, and verify both: the first holds, the second does not.
-# Run it with `make demo`, or by itself where `surebound` is installed.
+# Run it where `surebound` is installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 work=$(mktemp -d)

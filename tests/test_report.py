@@ -463,6 +463,8 @@ def test_plots_survive_odd_numbers() -> None:
             plot = line_chart("a", "b", axes, [Curve(label="c", points=points, colour="blue")])
             Page(plot)
             assert not re.search(r"nan|inf\b", plot)
+    long = line_chart("a", "b", Axes(x="x", y="y"), [Curve(label="long " * 50, points=[(0, 0), (1, 1)], colour="blue")])
+    assert all(float(x) > 0 for x in re.findall(r"[ML]([-\d.]+) ", long)) and "long long" in long and len(long) < 5000
     Page(bar_chart("a", "b", []))
     Page(bar_chart("a", "b", [Bar("none", [(0.0, "blue")], "0")]))
 

@@ -5,7 +5,7 @@ than in a legend, and differ in dashes as well as in colour.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, log10
 
 from surebound.report.markup import Markup, element, join
@@ -18,6 +18,7 @@ _CHARACTER, _BOLD = 6.7, 7.7  # about the width of one in labels
 _LINE = 16.0  # the least distance between labels
 _POINTS = 400  # of a curve: more cannot be told apart
 _MARKED = 30  # points, up to which each is marked
+_LABEL = 24  # characters of a label: names come from files, and the plot needs room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ class Bar:
 
 def line_chart(title: str, description: str, axes: Axes, curves: Sequence[Curve]) -> Markup:
     """Curves over a common axis."""
+    curves = [replace(curve, label=_short(curve.label)) for curve in curves]
     drawn = [(curve, [p for p in curve.points if _finite(p, axes.log)]) for curve in curves]
     drawn = [(curve, points) for curve, points in drawn if points]
     if not drawn:
@@ -70,6 +72,7 @@ def line_chart(title: str, description: str, axes: Axes, curves: Sequence[Curve]
 
 def bar_chart(title: str, description: str, bars: Sequence[Bar], *, most: float | None = None) -> Markup:
     """Horizontal bars, one below the other."""
+    bars = [replace(bar, label=_short(bar.label)) for bar in bars]
     left = 14 + _CHARACTER * max((len(bar.label) for bar in bars), default=0)
     right = _WIDTH - 14 - _CHARACTER * max((len(bar.note) for bar in bars), default=0)
     whole = most or max((sum(v for v, _ in bar.segments) for bar in bars), default=0.0) or 1.0
@@ -174,6 +177,10 @@ def _end_labels(ends: Sequence[tuple[Curve, float]], x: float) -> list[Markup]:
 
 def _finite(point: Point, log: bool) -> bool:
     return isfinite(point[0]) and isfinite(point[1]) and (point[1] > 0 or not log)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
 
 def _svg(title: str, description: str, height: float, parts: Sequence[Markup]) -> Markup:

@@ -20,8 +20,8 @@ def table1_tiles(rows: Sequence[Table1Row]) -> list[Tile]:
     for (scale, setting), group in groupby(rows, lambda r: (r.scale, r.setting)):
         best = max(group, key=lambda r: r.verified.mean)
         paper = f"; paper {quantity_text(best.paper[0].verified)}" if best.paper else ""
-        below = f"{best.label}, most verified at ε = {setting}{f', scale {scale}' if scale else ''}{paper}"
-        found.append(Tile(f"Verified, ε = {setting}", f"{best.verified.mean:.2f}\u202f%", below, "green"))
+        below = f"{best.label}, most verified at ε\u00a0=\u00a0{setting}{f', scale {scale}' if scale else ''}{paper}"
+        found.append(Tile(f"Verified, ε\u00a0=\u00a0{setting}", f"{best.verified.mean:.2f}\u202f%", below, "green"))
     return found
 
 
@@ -31,7 +31,7 @@ def branching_tiles(rows: Sequence[BranchingRow]) -> list[Tile]:
     for key, group in groupby(rows, _network):
         times = {row.branching: row.seconds for row in group}
         if times.get("upb") and times.get("fsb"):
-            below = f"{METHODS.get(key[2], key[2])}, ε = {key[3]}: {duration(times['upb'])} against "
+            below = f"{METHODS.get(key[2], key[2])}, ε\u00a0=\u00a0{key[3]}: {duration(times['upb'])} against "
             ratio = f"{times['upb'] / times['fsb']:.2f}"
             found.append(Tile("Time of UPB over FSB", ratio, below + duration(times["fsb"]), "blue"))
     return found
@@ -46,7 +46,7 @@ def table1_section(rows: Sequence[Table1Row]) -> Markup:
     )
     parts: list[object] = [element("p", about)]
     for (scale, dataset, setting), group in groupby(rows, lambda r: (r.scale, r.dataset, r.setting)):
-        parts.append(_table1(f"ε = {setting}, {dataset}{f', scale {scale}' if scale else ''}", list(group)))
+        parts.append(_table1(f"ε\u00a0=\u00a0{setting}, {dataset}{f', scale {scale}' if scale else ''}", list(group)))
     return join(parts)
 
 
@@ -94,7 +94,7 @@ def branching_section(rows: Sequence[BranchingRow]) -> Markup:
     for key, members in groupby(rows, _network):
         group = list(members)
         for k, row in enumerate(group):
-            name = f"{METHODS.get(row.network, row.network)}, ε = {row.setting}"
+            name = f"{METHODS.get(row.network, row.network)}, ε\u00a0=\u00a0{row.setting}"
             shown = name if k == 0 else element("span", name, class_="hidden")
             lines.append([shown, *_branching_line(row, group)])
             styles.append("first" if k == 0 and plots else "")
@@ -136,7 +136,7 @@ def _branching_line(row: BranchingRow, group: Sequence[BranchingRow]) -> list[ob
 
 
 def _cactus(key: tuple[str, str, str, str], group: Sequence[BranchingRow]) -> Markup:
-    title = f"{METHODS.get(key[2], key[2])}, ε = {key[3]}"
+    title = f"{METHODS.get(key[2], key[2])}, ε\u00a0=\u00a0{key[3]}"
     curves = [
         Curve(
             label=row.label,

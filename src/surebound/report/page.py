@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from surebound import __version__
 from surebound.evaluate.store import Accuracies
 from surebound.report.experiments import branching_section, branching_tiles, table1_section, table1_tiles
 from surebound.report.markup import Markup, element, join
@@ -23,6 +22,7 @@ from surebound.report.training import training_body, training_summary
 _ROWS, _FEWEST_ROWS = 6000, 100
 _PICTURES, _FEWEST_PICTURES = 48, 2
 _TALL = 15  # rows, from which a table scrolls by itself
+_PRINTED = 4  # runs or training folders, up to which all of them are on paper
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def render(material: Material) -> str:
             element("nav", element("ul", *links), aria_label="Contents"),
         ),
         element("main", *(_section(s) for s in sections), id="content"),
-        element("footer", element("p", f"Made by surebound {__version__}. This page is whole: it loads nothing.")),
+        element("footer", element("p", "Made by surebound. This page is whole: it loads nothing, and works offline.")),
         element("script", Markup(SCRIPT)),
     ]
     return f"<!DOCTYPE html>\n{element('html', _head(material), element('body', *body), lang='en')}\n"
@@ -119,8 +119,10 @@ def _sections(material: Material) -> list[Section]:
     results, trainings = material.results, material.trainings
     table1, branching = table1_of(results), branching_of(results)
     found = []
-    if summary := _summary(material):
-        found.append(Section("Summary", summary))
+    if numbers := [*table1_tiles(table1), *branching_tiles(branching)]:
+        found.append(Section("Summary", tiles(numbers)))
+    elif material.stores and not results:
+        found.append(Section("Summary", element("p", "The store holds no run yet.", class_="warn")))
     if table1:
         found.append(Section("Table 1", table1_section(table1)))
     if branching:
@@ -134,16 +136,6 @@ def _sections(material: Material) -> list[Section]:
         found.append(Section("Training", _trainings(trainings)))
     found.append(Section("Repeat it", repeat_section(material)))
     return found
-
-
-def _summary(material: Material) -> Markup | None:
-    """The numbers of experiments that matter most."""
-    results = material.results
-    numbers = [*table1_tiles(table1_of(results)), *branching_tiles(branching_of(results))]
-    parts: list[object] = [tiles(numbers)] if numbers else []
-    if material.stores and not results:
-        parts.append(element("p", "The store holds no run yet.", class_="warn"))
-    return join(parts) if parts else None
 
 
 def _overview(results: Sequence[Result]) -> Markup:
@@ -166,6 +158,7 @@ def _runs(results: Sequence[Result], trained: Mapping[str, tuple[Training, str]]
     rows = max(_ROWS // len(results), _FEWEST_ROWS)
     pictures = max(_PICTURES // len(results), _FEWEST_PICTURES)
     parts: list[object] = [_overview(results)] if len(results) > 1 else []
+    style = "print" if len(results) <= _PRINTED else None
     for k, result in enumerate(results, start=1):
         origin = None
         if found := trained.get(result.run.model_sha256):
@@ -176,17 +169,18 @@ def _runs(results: Sequence[Result], trained: Mapping[str, tuple[Training, str]]
             parts += [element("h3", run_title(result), id="run-1"), body]
         else:
             heading = [element("h3", f"{k}. {run_title(result)}"), element("span", run_summary(result), class_="note")]
-            parts.append(fold(join(heading), body, open_=len(results) == 2, id_=f"run-{k}"))
+            parts.append(fold(join(heading), body, open_=len(results) == 2, style=style, id_=f"run-{k}"))
     return join(parts)
 
 
 def _trainings(trainings: Sequence[Training]) -> Markup:
     parts: list[object] = []
+    style = "print" if len(trainings) <= _PRINTED else None
     for k, training in enumerate(trainings):
         body = training_body(training)
         if len(trainings) == 1:
             parts += [element("h3", training.name, id=f"training-{k}"), body]
         else:
             note = element("span", training_summary(training), class_="note")
-            parts.append(fold(join([element("h3", training.name), note]), body, id_=f"training-{k}"))
+            parts.append(fold(join([element("h3", training.name), note]), body, style=style, id_=f"training-{k}"))
     return join(parts)

@@ -71,7 +71,7 @@ def facts(items: Sequence[tuple[str, object]], *, pairs: bool = False) -> Markup
 def fold(
     heading: Markup, *inside: object, open_: bool = False, style: str | None = None, id_: str | None = None
 ) -> Markup:
-    """A part that opens when asked."""
+    """A part that opens when asked. On paper it is as on the screen, but of style "print" always open."""
     return element("details", element("summary", heading), *inside, open="" if open_ else None, class_=style, id_=id_)
 
 

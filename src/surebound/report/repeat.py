@@ -10,7 +10,7 @@ from surebound.report.pieces import facts, fold
 from surebound.report.results import Material, Result, Training
 from surebound.report.runs import run_title
 
-_OPEN = 2  # entries, up to which they are shown at once
+_OPEN, _PRINTED = 2, 8  # entries, up to which they are shown at once, and are on paper in any case
 
 
 def repeat_section(material: Material) -> Markup:
@@ -23,16 +23,19 @@ def repeat_section(material: Material) -> Markup:
         ]
         parts += [element("h3", "Stores"), element("p", "SHA-256 of the files read:", class_="note"), facts(names)]
     count = len(material.results) + len(material.trainings)
+    style = "print" if count <= _PRINTED else None
     if material.results:
         parts.append(element("h3", "Runs"))
-        parts += [_run(k, result, open_=count <= _OPEN) for k, result in enumerate(material.results, start=1)]
+        parts += [
+            _run(k, result, open_=count <= _OPEN, style=style) for k, result in enumerate(material.results, start=1)
+        ]
     if material.trainings:
         parts.append(element("h3", "Training"))
-        parts += [_training(training, open_=count <= _OPEN) for training in material.trainings]
+        parts += [_training(training, open_=count <= _OPEN, style=style) for training in material.trainings]
     return join(parts)
 
 
-def _run(k: int, result: Result, *, open_: bool) -> Markup:
+def _run(k: int, result: Result, *, open_: bool, style: str | None) -> Markup:
     run = result.run
     details: list[tuple[str, object]] = [
         ("Model", run.model),
@@ -49,13 +52,13 @@ def _run(k: int, result: Result, *, open_: bool) -> Markup:
         ("SHA-256 of what its rows depend on", _hash(run.key)),
     ]
     heading = element("h4", f"Run {k}: {run_title(result)}")
-    return fold(heading, _command(run.command), facts(details), open_=open_)
+    return fold(heading, _command(run.command), facts(details), open_=open_, style=style)
 
 
-def _training(training: Training, *, open_: bool) -> Markup:
+def _training(training: Training, *, open_: bool, style: str | None) -> Markup:
     command = f"surebound train --config {quote((training.folder / 'config.toml').as_posix())} --out NEW_FOLDER"
     hashes: Sequence[tuple[str, object]] = [(f"SHA-256 of {n}", _hash(h)) for n, h in training.hashes.items()]
-    return fold(element("h4", training.name), _command(command), facts(hashes), open_=open_)
+    return fold(element("h4", training.name), _command(command), facts(hashes), open_=open_, style=style)
 
 
 def _command(command: str) -> Markup:

@@ -44,7 +44,7 @@ def run_title(result: Result) -> str:
     else:
         path = PurePath(result.run.model)
         name = f"{path.parent.name}/{path.name}" if path.name == "model.onnx" and path.parent.name else path.name
-        parts = [name, result.run.dataset, f"ε = {result.run.eps}"]
+        parts = [name, result.run.dataset, f"ε\u00a0=\u00a0{result.run.eps}"]
     return ", ".join(str(part) for part in parts if part is not None)
 
 

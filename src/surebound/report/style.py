@@ -170,13 +170,16 @@ nav,.skip{{display:none}}
 h1{{font-size:26pt}} h2{{font-size:17pt;margin-top:28pt;break-after:avoid}} h3,h4{{break-after:avoid}}
 *{{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 figure,.tile,tr,pre{{break-inside:avoid}}
-.plots{{grid-template-columns:1fr 1fr}}
+.plots{{grid-template-columns:1fr 1fr;gap:14pt 20pt}}
+.tiles{{grid-template-columns:repeat(4,1fr);gap:8pt}} .tile .big{{font-size:18pt}} .tile .small{{font-size:8pt}}
 .gallery{{grid-template-columns:repeat(3,1fr)}}
 .scroll,.scroll.tall{{overflow:visible;max-height:none;border:0}}
-table{{font-size:9pt}} th,td{{padding:3pt 5pt}}
+table{{font-size:9pt}} th,td{{padding:3pt 5pt}} tr.paper>*,thead th{{font-size:8.5pt}}
+.tall thead th{{position:static;box-shadow:none;border-bottom:1.5px solid var(--ink)}}
+.facts,.note,figcaption,caption,.legend{{font-size:9pt}} code,pre,.hash{{font-size:8pt}}
 th button::after{{content:none}}
-details:not(.long)::details-content{{content-visibility:visible;display:block}}
-details{{border:0;padding:0}} details>summary{{margin:0;padding:6pt 0;list-style:none}}
+details.print::details-content{{content-visibility:visible;display:block}}
+details{{border:0;padding:0}} details>summary{{margin:0;padding:5pt 0;list-style:none;break-after:avoid}}
 details.long:not([open]){{display:none}}
 }}
 """

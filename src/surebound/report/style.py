@@ -114,6 +114,7 @@ border-radius:2px;background:var(--c)}}
 table{{border-collapse:collapse;width:100%;font-size:15px;font-variant-numeric:lining-nums tabular-nums}}
 caption{{padding:0 0 8px;text-align:left;caption-side:top}}
 .tall caption{{padding:10px 12px}}
+.tall table{{font-size:14px}} .tall th,.tall td{{padding:5px 10px}} .outcome{{white-space:nowrap}}
 th,td{{padding:7px 12px;text-align:left;vertical-align:baseline;border-bottom:1px solid var(--rule)}}
 thead th{{color:var(--muted);font-weight:600;font-size:14px;vertical-align:bottom}}
 thead th.group{{border-bottom:0;padding-bottom:0;color:var(--ink)}}

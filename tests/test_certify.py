@@ -102,9 +102,8 @@ def test_linear_network_in_closed_form(tmp_path: Path) -> None:
     assert result.accuracies.undecided == 0
 
 
-def test_bounds_without_time_leave_images_open(net: Path) -> None:
-    rows, left = Certifier(surebound.load(net), EPS, Settings(timeout=1e-9)).screen(_samples(range(12)))
-    assert {row.outcome for row in rows} <= {"misclassified", "attacked"} and left
+def test_a_search_without_time(net: Path) -> None:
+    _, left = Certifier(surebound.load(net), EPS, Settings()).screen(_samples(range(60)))
     row = Certifier(surebound.load(net), EPS, Settings(timeout=1e-9)).search(left[0])
     assert row.outcome == "timeout" and row.counter is None
 

@@ -13,11 +13,10 @@ from surebound import api
 from surebound.api import certify
 from surebound.errors import SureboundError
 from surebound.problem import Box, Counterexample, Property, Region, Robustness, Verdict
+from surebound.version import __version__
 
 if TYPE_CHECKING:
     from surebound.api import bounds, load, train, verify
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Box",

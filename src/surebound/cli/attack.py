@@ -110,7 +110,7 @@ def _record(
     args: Namespace, result: "ImageAttack", indices: Sequence[int], seconds: float, interrupted: bool
 ) -> dict[str, Any]:
     """The contract's JSON."""
-    from surebound import __version__
+    from surebound.version import __version__
 
     images = len(result)
     return {

@@ -7,9 +7,9 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import NoReturn
 
-from surebound import __version__
 from surebound.cli import COMMANDS
 from surebound.errors import SureboundError
+from surebound.version import __version__
 
 # Threads that spin while they wait make everything many times slower as soon as the machine has other work to do.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

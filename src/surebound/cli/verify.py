@@ -131,7 +131,7 @@ def _assignment(found: Counterexample) -> str:
 
 def json_text(verdict: Verdict) -> str:
     """The contract's JSON."""
-    from surebound import __version__
+    from surebound.version import __version__
 
     bound = verdict.lower_bound
     record = {

@@ -27,6 +27,7 @@ from surebound.evaluate.stages import Certifier, Open, Sample, Settings, propert
 from surebound.evaluate.store import Accuracies, Row, Run, Store
 from surebound.evaluate.workers import Work, Workers
 from surebound.problem import Robustness
+from surebound.version import __version__
 
 BATCH = 50  # images screened together
 
@@ -91,8 +92,6 @@ class Task:
 
     def describe(self) -> Run:
         """The run as the store keeps it."""
-        from surebound import __version__
-
         return Run(
             model=str(self.model),
             model_sha256=hashlib.sha256(self.file.read_bytes()).hexdigest(),

@@ -1,9 +1,10 @@
 """How images are certified: standard → attack → IBP → CROWN → α-CROWN → branch and bound.
 
-`Certifier.screen` takes many images through every stage before the search at once, each stage only those that the one
-before left open; `Certifier.search` then takes one image to its end. Whatever a stage settles is settled for good:
-"attacked" and "falsified" come with a counterexample that was replayed on the original network, "verified" with bounds
-that account for rounding.
+`Certifier.screen` takes many images at once through the stages that share their work between images, each stage only
+those that the one before left open; `Certifier.search` then takes one image to its end. There, bounds for every
+ambiguous neuron come first: those neurons differ from image to image and are a batch of their own, over the folded
+network that only one image has. Whatever a stage settles is settled for good: "attacked" and "falsified" come with a
+counterexample that was replayed on the original network, "verified" with bounds that account for rounding.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -20,10 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.attacks.images import attack_images
-from surebound.bounds.beta_crown import Ascent
 from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.margins import interval_rows, linear_rows
-from surebound.bounds.root import LayerBounding, tighten_layers
+from surebound.bounds.root import LayerBounding
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
 from surebound.evaluate.store import Counter, Outcome, Row, Stage
@@ -31,9 +31,7 @@ from surebound.network.model import Model
 from surebound.problem import Property, Robustness, Verdict
 from surebound.verify.pipeline import Options, verify
 
-_FIXED = LayerBounding(ascent=None)
-_LAYERS = LayerBounding(slopes=("crown",), ascent=None)
-_OPTIMISED = LayerBounding(ascent=Ascent(iterations=20, lr=0.5))
+_FIXED_SLOPES = LayerBounding(ascent=None)
 _SEARCHING = ("bounding", "branching", "queue", "leaves")  # phases of a search that began
 _OUTCOMES: dict[str, Outcome] = {"unsat": "verified", "sat": "falsified", "timeout": "timeout", "unknown": "unknown"}
 
@@ -94,15 +92,15 @@ class Certifier:
         self.model, self.eps, self.settings = model, eps, settings
 
     def screen(self, samples: Sequence[Sample]) -> tuple[list[Row], list[Open]]:
-        """All stages before the search: rows of the images they settle, and the others."""
+        """The stages that images go through together: rows of those they settle, and the others."""
         batch = _Batch(self.model, samples, self.eps, self.settings)
         batch.attack()
-        for stage in ("ibp", "crown", "alpha-crown"):
-            batch.bound(stage)
+        batch.bound("ibp")
+        batch.bound("crown")
         return batch.rows, batch.open()
 
     def search(self, image: Open, *, branching: str | None = None) -> Row:
-        """Branch and bound; `branching` instead of the settings' rule."""
+        """α-CROWN for what is open, then branch and bound; `branching` instead of the settings' rule."""
         sample, settings = image.sample, self.settings
         whole = self._property(sample, self.eps)
         others = [j for j in range(self.model.network.outputs) if j != sample.label]
@@ -146,10 +144,6 @@ class Certifier:
         return robustness.to_property(self.model.network.outputs)
 
 
-class _OutOfTime(Exception):
-    """A stage took longer than all its images may take together."""
-
-
 class _Batch:
     """Images on their way through the stages."""
 
@@ -159,7 +153,6 @@ class _Batch:
         self._left = list(range(len(samples)))
         self._phases: list[dict[str, float]] = [{} for _ in samples]
         self._best: dict[int, Tensor] = {}  # sample -> the best bounds on its margins, (outputs − 1,)
-        self._deadline = time.monotonic() + settings.timeout * len(samples)
         self.rows: list[Row] = []
 
     def attack(self) -> None:
@@ -185,54 +178,29 @@ class _Batch:
             elif result.found[i]:
                 self._settle(i, "attacked", "attack", _point(sample, result.points[i], logits[i]))
 
-    def bound(self, stage: Stage) -> None:
-        """Try to prove what is left by one kind of bounds."""
+    def bound(self, stage: Literal["ibp", "crown"]) -> None:
+        """Try to prove what is left, with intervals for the layers."""
         if not self._left:
             return
         left = list(self._left)
         with self._phase(stage):
-            try:
-                for bounds in self._bounds(stage, left):
-                    for i, new in zip(left, bounds.cpu(), strict=True):
-                        self._best[i] = torch.maximum(self._best.get(i, new), new)
-            except _OutOfTime:
-                pass
-        for i in left:
-            if i in self._best and bool((self._best[i] > 0).all()):
+            rows = torch.stack([_margins(self._model.network.outputs, self._samples[i].label) for i in left])
+            enclosure = self._enclose(left)
+            bounds = interval_rows(enclosure, rows) if stage == "ibp" else linear_rows(enclosure, rows, _FIXED_SLOPES)
+        for i, new in zip(left, bounds, strict=True):
+            self._best[i] = torch.maximum(self._best.get(i, new), new)
+            if bool((self._best[i] > 0).all()):
                 self._settle(i, "verified", stage)
 
-    def _bounds(self, stage: Stage, left: list[int]) -> Iterator[Tensor]:
-        """Bounds on the margins of images, better and better. # (images, outputs − 1)"""
-        rows = torch.stack([_margins(self._model.network.outputs, self._samples[i].label) for i in left])
-        self._check()
-        if stage == "ibp":
-            self._enclosure = self._enclose(left)
-            yield interval_rows(self._enclosure, rows)
-        elif stage == "crown":
-            self._enclosure = self._enclose(left)
-            yield linear_rows(self._enclosure, rows, _FIXED)
-            tighten_layers(self._enclosure, _LAYERS, self._check)
-            yield linear_rows(self._enclosure, rows, _FIXED)
-        else:
-            layers = [self._enclosure.layer(k) for k in range(len(self._model.network.layers))]
-            kept = torch.tensor([self._enclosed.index(i) for i in left])
-            enclosure = self._enclose(left, [(lower[kept], upper[kept]) for lower, upper in layers])
-            yield linear_rows(enclosure, rows, _OPTIMISED)
-
-    def _enclose(self, left: list[int], layers: Sequence[tuple[Tensor, Tensor]] = ()) -> Enclosure:
-        """Intervals for all nodes over the boxes of images, with bounds on layers that are known."""
-        network = self._model.network
-        shape = (-1, *network.input_shape)
-        samples = [self._samples[i] for i in left]
+    def _enclose(self, left: list[int]) -> Enclosure:
+        """Intervals for all nodes over the boxes of images."""
+        shape, samples = (-1, *self._model.network.input_shape), [self._samples[i] for i in left]
         boxes = [Robustness(s.x.astype(np.float64), s.label, self._eps).box() for s in samples]
-        lower = torch.from_numpy(np.stack([box.lower for box in boxes]))
-        upper = torch.from_numpy(np.stack([box.upper for box in boxes]))
-        self._enclosed = left
-        return enclose(network, lower.reshape(shape), upper.reshape(shape), layers)
-
-    def _check(self) -> None:
-        if time.monotonic() > self._deadline:
-            raise _OutOfTime
+        lower, upper = (
+            torch.from_numpy(np.stack(ends)).reshape(shape)
+            for ends in ([box.lower for box in boxes], [box.upper for box in boxes])
+        )
+        return enclose(self._model.network, lower, upper)
 
     def _settle(self, i: int, outcome: Outcome, stage: Stage, counter: Counter | None = None) -> None:
         self._left.remove(i)

@@ -140,12 +140,11 @@ class _Line:
 
     def __call__(self, status: "Status") -> None:
         left = "" if status.remaining is None else f"; about {duration(status.remaining)} left"
+        place = f"{status.done} of {status.total}"
         if status.ended is not None and not self._quiet:
             self._line.done()
-            _say(f"{status.done} of {status.total}: {_outcome(status.ended)}{left}")
-        self._line.show(
-            status.done / max(status.total, 1), f"{status.done} of {status.total}; {'; '.join(status.running)}{left}"
-        )
+            _say(f"{place}: {_outcome(status.ended)}{left}")
+        self._line.show(status.done / max(status.total, 1), "; ".join((place, *status.running)) + left)
 
 
 def _outcome(ended: "Ended") -> str:

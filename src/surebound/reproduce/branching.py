@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from surebound.errors import StoreError
 from surebound.evaluate.store import Store
 from surebound.report.tables import branching, branching_markdown
-from surebound.reproduce.experiment import Plan, Summary, cores, document, failure, refuse, write, write_page
+from surebound.reproduce.experiment import Plan, Summary, check, cores, document, failure, refuse, write, write_page
 from surebound.reproduce.job import Job
 from surebound.reproduce.lock import locked
 from surebound.reproduce.place import Place
@@ -26,11 +26,9 @@ _TIMING = (
 
 def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
     """Train what is missing, verify what is missing with every rule, and write the table."""
-    from surebound.data import load_dataset
-
     place, failures = plan.place, list[str]()
     cells = [Cell(s, m) for s, m in NETWORKS if s in plan.settings and m in plan.methods]
-    dataset = load_dataset(place.scale.dataset, place.data_dir)
+    dataset = check(place)
     with locked(place.path) as lock:
         refuse(place, "branching", taken=not plan.resume and place.store("branching").exists())
         missing = [Job(kind="train", cell=cell) for cell in cells if not place.trained(cell)]
@@ -48,9 +46,10 @@ def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
         with Pool(plan.workers or 1, place, lock) as pool:
             pool.run(jobs, then=then, total=len(jobs), on_status=on_status)
         with Store(place.store("branching"), readonly=True) as store:
-            text = document("Branching", place.scale, branching_markdown(branching(store)), failures, _TIMING)
+            body = f"{branching_markdown(branching(store))}\n{_TIMING}"
+        text = document("Branching", place.scale, body, failures, place.scale.differs_branching)
         write(place.path / "branching.md", text)
-        files = (place.path / "branching.md", write_page(place))
+        files = (place.path / "branching.md", write_page(place, place.store("branching")))
     return Summary(markdown=text, files=files, failures=tuple(failures))
 
 

@@ -4,12 +4,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from surebound.errors import UsageError
+from surebound.evaluate.store import Store
 from surebound.files import replacing
 from surebound.reproduce.place import Place
 from surebound.reproduce.pool import Ended
 from surebound.reproduce.scales import METHODS, SETTINGS, Cell, Scale
+
+if TYPE_CHECKING:
+    from surebound.data.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +52,18 @@ def refuse(place: Place, experiment: str, *, taken: bool) -> None:
         )
 
 
-def check_data(place: Place) -> None:
-    """An error that says where to put the data, if it is not there."""
+def check(place: Place) -> "Dataset":
+    """The images, after everything was tried that a training would only complain about later."""
+    import torch
+
     from surebound.data import load_dataset
 
-    load_dataset(place.scale.dataset, place.data_dir)
+    try:
+        torch.empty(0, device=place.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"--device '{place.device}' cannot be used here: {reason}") from error
+    return load_dataset(place.scale.dataset, place.data_dir)
 
 
 def failure(ended: Ended) -> str:
@@ -59,13 +71,14 @@ def failure(ended: Ended) -> str:
     return f"{ended.job} failed: {ended.reason}"
 
 
-def document(title: str, scale: Scale, body: str, failures: Sequence[str], after: str = "") -> str:
+def document(title: str, scale: Scale, body: str, failures: Sequence[str], differs: Sequence[str]) -> str:
     """A summary in Markdown: the table, what failed, and what differs from the paper."""
     parts = [f"# {title}, scale {scale.name}", body]
     if failures:
         parts.append("## Failed\n\n" + "\n".join(f"- {sentence}" for sentence in failures))
-    parts.append("## What differs from the paper\n\n" + "\n".join(f"- {sentence}" for sentence in scale.differs))
-    return "\n\n".join(part.strip() for part in (*parts, after) if part) + "\n"
+    points = "\n".join(f"- {sentence}" for sentence in (*scale.differs, *differs))
+    parts.append(f"## What differs from the paper\n\n{points}")
+    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def write(path: Path, text: str) -> None:
@@ -74,13 +87,21 @@ def write(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def write_page(place: Place) -> Path:
+def write_page(place: Place, store: Path) -> Path:
     """The HTML page on everything in the folder."""
     from surebound.report.page import default_output, make_page
 
     path = default_output(place.path)
+    settle(store)
     write(path, make_page(place.path))
+    settle(store)  # readers leave a log, too
     return path
+
+
+def settle(path: Path) -> None:
+    """Make a store, or have all that was written to it in the one file."""
+    with Store(path):
+        pass
 
 
 def table1_cells(plan: Plan) -> list[Cell]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, final
 
-import surebound
 from surebound.reproduce.job import Job
 from surebound.reproduce.pace import Pace
 from surebound.reproduce.place import Place
@@ -27,6 +26,7 @@ from surebound.reproduce.worker import GRACE
 
 LOG = "workers.log"  # of the output folder: what workers complain about beside their replies
 _TICK = 0.5  # seconds
+_PACKAGE = str(Path(__file__).resolve().parents[2])  # where workers find the package, installed or not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,7 @@ class _Worker:
     """A process, and the job it is at."""
 
     def __init__(self, place: Place, lock: int, log: IO[bytes], events: "SimpleQueue[tuple[_Worker, Any]]") -> None:
-        package = str(Path(surebound.__file__).resolve().parents[1])
-        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [_PACKAGE, *filter(None, [os.environ.get("PYTHONPATH")])]
         threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "surebound.reproduce.worker", place.to_json()],
@@ -73,28 +72,31 @@ class _Worker:
             text=True,
         )
         self.job: Job | None = None
-        self.share, self.text, self._begin = 0.0, "", 0.0
-        threading.Thread(target=self._listen, args=(events,), daemon=True).start()
+        self.share, self.text, self.began = 0.0, "", 0.0
+        self._listener = threading.Thread(target=self._listen, args=(events,), daemon=True)
+        self._listener.start()
 
     def _listen(self, events: "SimpleQueue[tuple[_Worker, Any]]") -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             events.put((self, json.loads(line)))
+        self._process.stdout.close()
         events.put((self, None))
 
     def begin(self, job: Job) -> None:
         assert self._process.stdin is not None
-        self.job, self.share, self.text, self._begin = job, 0.0, "", time.monotonic()
+        self.job, self.share, self.text, self.began = job, 0.0, "", time.monotonic()
         with suppress(BrokenPipeError):  # its end is on its way as an event
             self._process.stdin.write(job.to_json() + "\n")
             self._process.stdin.flush()
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._begin
+        return time.monotonic() - self.began
 
     def fate(self) -> str:
         """How the process ended."""
+        self.stop()
         code = self._process.wait()
         if code >= 0:
             return f"its process ended with code {code}"
@@ -114,6 +116,7 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._listener.join()
 
 
 @final
@@ -187,10 +190,12 @@ class Pool:
         job, seconds = worker.job, worker.seconds
         if reply is None:
             self._workers.remove(worker)
-            if job is None:
-                return None
-            return Ended(job=job, seconds=seconds, reason=f"{worker.fate()}; see '{self._place.path / LOG}'")
+            fate = f"{worker.fate()}; see '{self._place.path / LOG}'"
+            return None if job is None else Ended(job=job, seconds=seconds, reason=fate)
         assert job is not None
+        if "ready" in reply:  # its first job begins now: starting up is no part of it
+            worker.began = time.monotonic()
+            return None
         if "share" in reply:
             worker.share, worker.text = reply["share"], reply["text"]
             return None

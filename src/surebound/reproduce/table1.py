@@ -7,11 +7,12 @@ from surebound.report.tables import table1, table1_markdown
 from surebound.reproduce.experiment import (
     Plan,
     Summary,
-    check_data,
+    check,
     cores,
     document,
     failure,
     refuse,
+    settle,
     table1_cells,
     write,
     write_page,
@@ -25,13 +26,12 @@ from surebound.reproduce.pool import Ended, OnStatus, Pool
 def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
     """Train and certify what is missing, and write the table."""
     place, cells, failures = plan.place, table1_cells(plan), list[str]()
-    check_data(place)
+    check(place)
     with locked(place.path) as lock:
         store = place.store("table1")
         refuse(place, "table 1", taken=not plan.resume and (store.exists() or begun(place, cells)))
         trained = [place.trained(cell) for cell in cells]
-        with Store(store):  # made by one process, before several write to it
-            pass
+        settle(store)  # made by one process, before several write to it
         jobs = [Job(kind="certify", cell=c) for c, ready in zip(cells, trained, strict=True) if ready]
         jobs += [Job(kind="train", cell=c) for c, ready in zip(cells, trained, strict=True) if not ready]
 
@@ -48,10 +48,11 @@ def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
             pool.run(jobs, then=then, total=2 * len(cells) - sum(trained), on_status=on_status)
         text = _markdown(place, failures)
         write(place.path / "table1.md", text)
-        files = (place.path / "table1.md", write_page(place))
+        files = (place.path / "table1.md", write_page(place, store))
     return Summary(markdown=text, files=files, failures=tuple(failures))
 
 
 def _markdown(place: Place, failures: Sequence[str]) -> str:
     with Store(place.store("table1"), readonly=True) as store:
-        return document("Table 1", place.scale, table1_markdown(table1(store)), failures)
+        body = table1_markdown(table1(store))
+    return document("Table 1", place.scale, body, failures, place.scale.differs_table1)

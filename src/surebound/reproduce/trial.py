@@ -1,6 +1,6 @@
 """The first steps of every training, to see that it runs and how long it would take; nothing is kept."""
 
-from surebound.reproduce.experiment import Plan, Summary, check_data, cores, failure
+from surebound.reproduce.experiment import Plan, Summary, check, cores, failure
 from surebound.reproduce.job import Job
 from surebound.reproduce.lock import locked
 from surebound.reproduce.pool import Ended, OnStatus, Pool
@@ -11,7 +11,7 @@ def try_trainings(plan: Plan, on_status: OnStatus) -> Summary:
     """Every method and radius with the first seed, for a few steps."""
     assert plan.steps is not None
     place = plan.place
-    check_data(place)
+    check(place)
     cells = [Cell(setting, method) for method in plan.methods for setting in plan.settings]
     over: dict[Cell, Ended] = {}
 

@@ -1,8 +1,8 @@
 """A process that does jobs: `python -m surebound.reproduce.worker PLACE`, a job per line on stdin, replies on stdout.
 
-Replies are JSON, one per line: {"share": …, "text": …} on the way, then {"done": …} or {"failed": "a sentence"}. The
-end of stdin means stop, whether the one who wrote to it stopped or was killed: a training is saved first, everything
-else can be left as it is.
+Replies are JSON, one per line: {"ready": true} once; for each job {"share": …, "text": …} on the way, then {"done": …}
+or {"failed": "a sentence"}. The end of stdin means stop, whether the one who wrote to it stopped or was killed: a
+training is saved first, everything else can be left as it is.
 """
 
 import json
@@ -88,6 +88,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     keep_memory()
+    replies.write(ready=True)
     performer: Performer | None = None
     while (job := orders.next()) is not None:
         try:

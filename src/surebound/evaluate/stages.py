@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal, final
 
 import numpy as np
@@ -23,10 +24,11 @@ from torch import Tensor
 from surebound.attacks.images import attack_images
 from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.margins import interval_rows, linear_rows
-from surebound.bounds.root import LayerBounding
+from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
 from surebound.evaluate.store import Counter, Outcome, Row, Stage
+from surebound.network.linear import size
 from surebound.network.model import Model
 from surebound.problem import Property, Robustness, Verdict
 from surebound.verify.pipeline import Options, verify
@@ -182,15 +184,26 @@ class _Batch:
         """Try to prove what is left, with intervals for the layers."""
         if not self._left:
             return
-        left = list(self._left)
         with self._phase(stage):
-            rows = torch.stack([_margins(self._model.network.outputs, self._samples[i].label) for i in left])
-            enclosure = self._enclose(left)
-            bounds = interval_rows(enclosure, rows) if stage == "ibp" else linear_rows(enclosure, rows, _FIXED_SLOPES)
-        for i, new in zip(left, bounds, strict=True):
-            self._best[i] = torch.maximum(self._best.get(i, new), new)
+            for k in range(0, len(self._left), self._capacity):
+                part = self._left[k : k + self._capacity]
+                for i, new in zip(part, self._bounds(stage, part), strict=True):
+                    self._best[i] = torch.maximum(self._best.get(i, new), new)
+        for i in list(self._left):
             if bool((self._best[i] > 0).all()):
                 self._settle(i, "verified", stage)
+
+    def _bounds(self, stage: str, part: list[int]) -> Tensor:
+        """# (images, outputs − 1)"""
+        rows = torch.stack([_margins(self._model.network.outputs, self._samples[i].label) for i in part])
+        enclosure = self._enclose(part)
+        return interval_rows(enclosure, rows) if stage == "ibp" else linear_rows(enclosure, rows, _FIXED_SLOPES)
+
+    @cached_property
+    def _capacity(self) -> int:
+        """Images bounded at once: the widest layer of a pass over all their margins stays within a chunk."""
+        network = self._model.network
+        return max(1, CHUNK_ELEMENTS // (network.outputs * max(size(node.shape) for node in network.nodes)))
 
     def _enclose(self, left: list[int]) -> Enclosure:
         """Intervals for all nodes over the boxes of images."""

@@ -397,3 +397,24 @@ def test_augmentations_that_make_no_sense() -> None:
         Augmentation(padding=-1)
     with pytest.raises(UsageError, match=r"draws of shape \[3, 3\]; expected"):
         Augmentation(padding=1).apply(torch.zeros(2, 1, 4, 4), torch.zeros(3, 3, dtype=torch.int64))
+
+
+def test_a_pickle_whose_memo_would_fill_the_memory(tmp_path: Path, rng: np.random.Generator) -> None:
+    folder = _write_pickles(tmp_path, _batches(rng), _python3)
+    for content, problem in [
+        (b"\x80\x02}r\xff\xff\xff\x1f.", "it numbers its entry 1 as 536870911"),  # 8 GiB of pointers
+        (b"}p536870911\n.", "it numbers its entry 1 as 536870911"),
+        (b"\x80\x02]" + b"K\x00a" * 600_000 + b".", "it has more than 1000000 steps"),
+    ]:
+        (folder / "data_batch_4").write_bytes(content)
+        with pytest.raises(UsageError, match=rf"data_batch_4' \({problem}\); expected a pickled CIFAR-10 batch"):
+            load_dataset("cifar10", tmp_path)
+
+
+def test_a_pickle_that_encodes_the_same_text_again_and_again(tmp_path: Path, rng: np.random.Generator) -> None:
+    folder = _write_pickles(tmp_path, _batches(rng), _python3)
+    text = b"X" + struct.pack("<I", 1000) + b"a" * 1000 + b"q\x00"
+    call = b"c_codecs\nencode\nh\x00X\x06\x00\x00\x00latin1\x86R"
+    (folder / "data_batch_1").write_bytes(b"\x80\x02](" + text + call * 1000 + b"e.")
+    with pytest.raises(UsageError, match=r"data_batch_1' \(it encodes text in a way that pickle does not\)"):
+        load_dataset("cifar10", tmp_path)

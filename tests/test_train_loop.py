@@ -228,7 +228,7 @@ def test_output_folder(tmp_path: Path) -> None:
     found = records(tmp_path / "run")
     assert [r["epoch"] for r in found if r["kind"] == "epoch"] == [1, 2, 3, 4]
     assert [r["epoch"] for r in found if r["kind"] == "validation"] == [0, 2, 4]
-    assert found[0]["eps"] == pytest.approx(0.05 * 1.5 * 4 / 10)  # the last step of 5 in the first of 2 ramp epochs
+    assert found[1]["eps"] == pytest.approx(0.05 * 1.5 * 4 / 10)  # the last step of 5 in the first of 2 ramp epochs
     assert found[-1]["standard"] == result.validation.standard  # type: ignore[union-attr]
     stored = weights(tmp_path / "run")
     assert all(torch.equal(stored[k], v) for k, v in result.module.state_dict().items())
@@ -322,3 +322,71 @@ def test_a_run_that_failed_at_once_does_not_block_its_folder(tmp_path: Path) -> 
 def test_devices_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"run\.device is 'nonsense', which cannot be used here"):
         run(config(run={"device": "nonsense"}), tmp_path / "run")
+
+
+def test_damaged_metrics_are_one_sentence_on_resuming(tmp_path: Path) -> None:
+    settings = config(schedule={"epochs": 2})
+    train_until(7, settings, tmp_path / "run")
+    path = tmp_path / "run" / "metrics.jsonl"
+    whole = path.read_bytes()
+    line = len(whole.splitlines()) + 1
+    for damage in (b"\xff\xfe\n", b"3\n", b'{"kind": "epoch", "epoch": 1}\n'):
+        path.write_bytes(whole + damage)
+        with pytest.raises(TrainingError, match=rf"line {line} of '.*metrics\.jsonl' "):
+            run(settings, tmp_path / "run", resume=True)
+    path.write_bytes(whole + b'{"kind": "epo')  # a kill
+    run(settings, tmp_path / "run", resume=True)
+    assert [r["epoch"] for r in records(tmp_path / "run") if r["kind"] == "epoch"] == [1, 2]
+
+
+def test_data_of_one_class_is_refused_before_training(tmp_path: Path) -> None:
+    x, _ = load_dataset("digits").train.take(range(40))
+    labels = torch.zeros(40, dtype=torch.int64)
+    own = dataset_from_tensors(train=(x, labels), test=(x, labels), name="own")
+    for method in ("cap", "ibp-r"):
+        with pytest.raises(UsageError, match="data set 'own' has 1 class; a classifier needs at least two classes"):
+            run(config(method=method), tmp_path / "run", dataset=own)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_made_no_step_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    settings = config(method="taps", loss={"classifier_layers": 9})
+    with pytest.raises(UsageError, match="classifier_layers is 9"):
+        run(settings, tmp_path / "new" / "run")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "config.toml").write_text("# mine")
+    with pytest.raises(UsageError, match="classifier_layers is 9"):
+        run(settings, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["config.toml"]
+    assert (tmp_path / "config.toml").read_text() == "# mine"
+
+
+FAILS_AT_THE_END = """
+import sys
+from pathlib import Path
+from surebound.errors import SureboundError, UsageError
+from surebound.train.config import read_config
+from surebound.train.folder import Folder
+from surebound.train.run import run
+
+def finish(*_):
+    raise UsageError("the disk is full")
+
+Folder.finish = finish
+try:
+    run(read_config("digits-ibp-r", ["data.first=100", "schedule.epochs=1", "schedule.mixing=0"]), Path(sys.argv[1]))
+except SureboundError as error:
+    print(error)
+"""
+
+
+def test_all_processes_wait_for_the_first_to_finish(tmp_path: Path) -> None:
+    """Also where it fails: then each of them ends with one sentence."""
+    script = tmp_path / "fails.py"
+    script.write_text(FAILS_AT_THE_END)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, script, tmp_path / "run"], env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["the disk is full", "the first process could not go on with this run"]

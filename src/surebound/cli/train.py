@@ -4,7 +4,6 @@ surebound train --preset mnist-0.1-ibp-r-cpu --out runs/mnist
 torchrun --nproc-per-node 2 -m surebound train --preset mnist-0.1-ibp-r-cpu --out runs/mnist
 """
 
-import os
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
@@ -12,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surebound.cli.arguments import set_threads, thread_count
+from surebound.cli.arguments import eps_text, set_threads, thread_count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.errors import UsageError
@@ -47,10 +46,12 @@ def _run(args: Namespace) -> int:
     from surebound.train.config import presets, read_config
 
     if args.list:
-        print("\n".join(presets()))
+        _list(presets())
         return 0
     if args.out is None:
         raise UsageError("train needs --out, the folder to write")
+    if not args.out:
+        raise UsageError("--out is ''; expected the name of the folder to write")
     source = args.preset if args.preset is not None else None if args.config is None else Path(args.config)
     if source is None:
         if not args.resume:
@@ -59,10 +60,11 @@ def _run(args: Namespace) -> int:
     config = read_config(source, args.set)
     set_threads(args.threads)
     from surebound.train.memory import keep_memory
+    from surebound.train.parallel import announced
     from surebound.train.run import run
 
     keep_memory()
-    main = int(os.environ.get("RANK", "0")) == 0
+    main = announced().is_main
     status, interrupted = StatusLine(quiet=args.quiet or not main), _Interrupted()
 
     def report(progress: "TrainProgress") -> None:
@@ -90,6 +92,25 @@ def _run(args: Namespace) -> int:
             print(_accuracies(result.validation, config.eps))
         print(f"wrote {args.out} in {result.seconds:.0f} s")
     return 0
+
+
+_TITLES = {"exp-ibp": "Exp-IBP", "ibp-shi": "IBP (Shi)", "relu-stability": "ReLU stability", "standard": "standard"}
+
+
+def _list(names: list[str]) -> None:
+    """A line per preset: its name, and what is in it."""
+    from surebound.train.config import read_config
+
+    width = max(map(len, names))
+    for name in names:
+        config = read_config(name)
+        title = _TITLES.get(config.method, config.method.upper())
+        stages = f"{config.schedule.stages} × " if config.schedule.stages > 1 else ""
+        masked = " with a mask" if getattr(config.loss, "mask", False) else ""
+        print(
+            f"{name:<{width}}  {title}{masked}, {config.data.name}, eps {eps_text(config.eps)}, {config.network.name}, "
+            f"{stages}{config.schedule.epochs} epochs"
+        )
 
 
 class _Interrupted:

@@ -12,13 +12,13 @@ The table `[loss]` holds the hyper-parameters of the method, a dataclass of its 
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from surebound.config import Table, build, merge, override, read_toml
+from surebound.config import Table, build, merge, override, read_toml, shown
 from surebound.errors import UsageError
 from surebound.network.architectures import ARCHITECTURES
 from surebound.train import LOSSES
@@ -26,6 +26,7 @@ from surebound.train.batch import PER_STAGE, Loss
 from surebound.train.initialise import INITIALISATIONS
 
 OWN = "own"
+_LARGEST = 3.4028234663852886e38  # of float32
 PerStage = float | tuple[float, ...]
 """One value for all stages, or one for each."""
 
@@ -48,6 +49,18 @@ def _at_least(where: str, least: int, **values: float) -> None:
     for name, value in values.items():
         if value < least:
             raise UsageError(f"{where}.{name} is {value}; expected at least {least}")
+
+
+def _expect_float32(value: object, where: str = "") -> None:
+    """Refuse numbers that training's arithmetic cannot hold."""
+    if isinstance(value, float) and not abs(value) <= _LARGEST:
+        raise UsageError(f"{where} is {value:g}; expected a number from {-_LARGEST:g} to {_LARGEST:g}, as in float32")
+    if isinstance(value, tuple):
+        for item in value:
+            _expect_float32(item, where)
+    if is_dataclass(value):
+        for field in fields(value):
+            _expect_float32(getattr(value, field.name), f"{where}.{field.name}" if where else field.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +188,14 @@ class TrainConfig:
             raise UsageError(f"eps is {self.eps}; expected a radius from 0 to 1, in pixels scaled to [0, 1]")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed is {self.seed}; expected a whole number from 0 to 2**63 - 1")
+        _expect_float32(self)
         _check_stages("optimiser.lr", self.optimiser.lr, self.schedule.stages)
+        late = [m for m in self.optimiser.milestones if not 0 <= m < self.schedule.epochs]
+        if late:
+            raise UsageError(
+                f"optimiser.milestones holds {late[0]}, which is never reached; "
+                f"expected epochs of a stage, from 0 to {self.schedule.epochs - 1}"
+            )
         for field in fields(self.loss):
             if PER_STAGE in field.metadata:
                 _check_stages(f"loss.{field.name}", getattr(self.loss, field.name), self.schedule.stages)
@@ -184,10 +204,10 @@ class TrainConfig:
 def train_config(table: Mapping[str, Any]) -> TrainConfig:
     """A run from the table of a TOML file, with its loss as the method says."""
     if not isinstance(table.get("method"), str):
-        raise UsageError(f"method is {table.get('method')!r}; expected one of: {', '.join(LOSSES)}")
+        raise UsageError(f"method is {shown(table.get('method'))}; expected one of: {', '.join(LOSSES)}")
     of_loss = table.get("loss", {})
     if not isinstance(of_loss, Mapping):
-        raise UsageError(f"loss is {of_loss!r}; expected a table")
+        raise UsageError(f"loss is {shown(of_loss)}; expected a table")
     loss = build(LOSSES[table["method"]], of_loss, "loss")
     return build(TrainConfig, {k: v for k, v in table.items() if k != "loss"}, built={"loss": loss})
 

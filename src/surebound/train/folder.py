@@ -11,7 +11,9 @@ curves.png               at the end: the metrics as curves
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, final
 
 import torch
@@ -25,6 +27,7 @@ from surebound.train.checkpoint import Checkpoint, restore_weights, save_weights
 from surebound.train.checkpoint import load as load_checkpoint
 from surebound.train.checkpoint import save as save_checkpoint
 from surebound.train.config import TrainConfig
+from surebound.train.metrics import read_metrics, validation_of
 from surebound.train.validate import Validation
 
 
@@ -36,9 +39,11 @@ class Folder:
         self.path = path
         self._config = config
         self._board: Any = None
+        self._before: _Before | None = None
 
     def begin(self) -> None:
         """Make the folder, which must hold no run yet."""
+        self._before = _Before(self.path)
         taken = ("checkpoint.safetensors", "weights.safetensors")
         if any((self.path / name).exists() for name in taken):  # what failed before its first checkpoint is no run
             raise UsageError(f"'{self.path}' already holds a run; expected a new folder, or --resume to go on with it")
@@ -47,6 +52,14 @@ class Folder:
         with replacing(self.path / "config.toml") as partial:
             partial.write_text(dump(self._config))
         self._open_board()
+
+    def forget(self) -> None:
+        """Undo `begin`, for a run that never made a step."""
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+        if self._before is not None:
+            self._before.restore()
 
     def reopen(self) -> None:
         """Check that the folder holds this very run, or begin it."""
@@ -61,6 +74,7 @@ class Folder:
                 f"'{self.path}' holds a run with another configuration (it differs in {', '.join(differing)}); "
                 "expected the same one to resume"
             )
+        self.records()  # here, where all processes learn of what is damaged
 
     def _make(self) -> None:
         try:
@@ -78,13 +92,7 @@ class Folder:
 
     def records(self) -> list[dict[str, Any]]:
         """All lines of the metrics; a last one that was cut short by a kill does not count."""
-        found = []
-        for line in (self.path / "metrics.jsonl").read_text().splitlines():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found
+        return read_metrics(self.path / "metrics.jsonl")
 
     def rewind(self, step: int) -> Validation | None:
         """Drop what was written after a step, which will be written again; the last validation that stays."""
@@ -94,10 +102,7 @@ class Folder:
         fresh.write_text("".join(json.dumps(r) + "\n" for r in kept))
         os.replace(fresh, path)
         last = [r for r in kept if r["kind"] == "validation"]
-        if not last:
-            return None
-        values = {k: v for k, v in last[-1].items() if k in Validation.__dataclass_fields__}
-        return Validation(**values | {"ambiguous": tuple(values["ambiguous"])})
+        return validation_of(last[-1]) if last else None
 
     def save(
         self, module: nn.Module, optimiser: torch.optim.Optimizer, *, step: int, stage: int, tally: Mapping[str, Any]
@@ -141,6 +146,33 @@ class Folder:
         except ImportError as error:
             raise UsageError("run.tensorboard needs the package tensorboard: pip install tensorboard") from error
         self._board = SummaryWriter(str(self.path / "tensorboard"))
+
+
+@final
+class _Before:
+    """What a folder held before a run began in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]  # innermost first
+        self._files = {path / name: _content(path / name) for name in ("metrics.jsonl", "config.toml")}
+        self._board = None if (path / "tensorboard").exists() else path / "tensorboard"
+
+    def restore(self) -> None:
+        """Have it hold that again. What cannot be undone stays: the failure that led here is what matters."""
+        with suppress(OSError):
+            for file, content in self._files.items():
+                file.unlink(missing_ok=True) if content is None else file.write_bytes(content)
+            if self._board is not None:
+                rmtree(self._board, ignore_errors=True)
+            for folder in self._made:
+                folder.rmdir()
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
 
 
 def _scalars(value: Any, name: str) -> list[tuple[str, float]]:

@@ -106,6 +106,7 @@ class Loop:
         self._order = (-1, torch.empty(0, dtype=torch.int64))  # the epoch, and its order
         self._pace: float | None = None  # seconds per step, lately
         self.validation: Validation | None = None
+        self.steps_made = 0  # by this process
 
     def run(self, *, resume: bool = False) -> Validation | None:
         """Train to the end; the last validation."""
@@ -118,6 +119,7 @@ class Loop:
             if optimiser is None or step % self.plan.stage_steps == 0:
                 optimiser = self._begin_stage(moment.stage)
             self._step(step, moment, optimiser)
+            self.steps_made += 1
             done, now = step + 1, time.monotonic()
             self._pace = now - last if self._pace is None else 0.95 * self._pace + 0.05 * (now - last)
             self._tally.seconds += now - last

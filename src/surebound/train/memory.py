@@ -6,6 +6,7 @@ from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
 _PAD = 2**28
+_SIGNS = ("not enough memory", "can't allocate memory", "out of memory", "size calculation overflowed")
 
 
 def keep_memory() -> None:
@@ -21,3 +22,10 @@ def keep_memory() -> None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_M_TOP_PAD, _PAD)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch asked for more memory than there is, which it reports in several ways."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
+    )

@@ -5,6 +5,7 @@ loss computes over the whole batch that is not a mean of per-sample terms goes t
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,13 +35,59 @@ class World:
         return slice(self.rank * each, (self.rank + 1) * each)
 
 
+def announced() -> World:
+    """The processes that torchrun says it started; one, if there is no torchrun."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(name in os.environ for name in names[:2]):
+        return World()
+    if missing := [name for name in names if not os.environ.get(name)]:
+        raise UsageError(f"RANK and WORLD_SIZE are set, but {' and '.join(missing)} not; expected all four of torchrun")
+    rank, size, _, port = (os.environ[name] for name in names)
+    if not _is_count(size, 1, 10**6) or not _is_count(rank, 0, int(size) - 1):
+        raise UsageError(f"RANK is '{rank}' and WORLD_SIZE '{size}'; expected whole numbers, RANK below WORLD_SIZE")
+    if not _is_count(port, 0, 65535):
+        raise UsageError(f"MASTER_PORT is '{port}'; expected a port from 0 to 65535")
+    return World(int(rank), int(size))
+
+
+def _is_count(text: str, low: int, high: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high
+
+
 def join(device: torch.device) -> World:
     """Join the processes that torchrun started, if it did."""
+    if dist.is_initialized():
+        return World(dist.get_rank(), dist.get_world_size())
+    world = announced()
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return World()
-    if not dist.is_initialized():
+        return world
+    try:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return World(dist.get_rank(), dist.get_world_size())
+    except (RuntimeError, ValueError, OSError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"process {world.rank} of {world.size} cannot join the others at {where} ({reason}); "
+            "expected all of them to be started, as torchrun does"
+        ) from error
+    return world
+
+
+def first_alone(world: World, device: torch.device, action: Callable[[], None]) -> None:
+    """Have the first process do something while the others wait for its end; where it fails, all do."""
+    failed: Exception | None = None
+    if world.is_main:
+        try:
+            action()
+        except Exception as error:  # whatever it is, the others must not wait for ever
+            failed = error
+    if world.size > 1:
+        fine = torch.tensor(float(failed is None), device=device)
+        dist.broadcast(fine, 0)
+        if failed is None and not fine:
+            failed = UsageError("the first process could not go on with this run")
+    if failed is not None:
+        raise failed
 
 
 def leave() -> None:

@@ -10,14 +10,15 @@ from torch import nn
 
 from surebound.data import load_dataset
 from surebound.data.dataset import Dataset
-from surebound.errors import NetworkError, SureboundError, UsageError
+from surebound.errors import NetworkError, ResourceError, UsageError
 from surebound.network.architectures import architecture
 from surebound.train.chain import Chain
 from surebound.train.config import OWN, TrainConfig
 from surebound.train.folder import Folder
 from surebound.train.initialise import initialise_network
 from surebound.train.loop import Loop, OnProgress
-from surebound.train.parallel import World, join, leave
+from surebound.train.memory import is_out_of_memory
+from surebound.train.parallel import World, first_alone, join, leave
 from surebound.train.validate import Validation
 
 
@@ -52,6 +53,10 @@ def run(
         module = network(config, dataset)
     else:
         config = replace(config, network=replace(config.network, name=OWN))
+    if len(dataset.classes) < 2:
+        raise UsageError(
+            f"data set '{dataset.name}' has {len(dataset.classes)} class; a classifier needs at least two classes"
+        )
     chain = Chain(module, dataset.shape)
     _try_out(chain, len(dataset.classes))
     chain.module.to(device)
@@ -60,12 +65,20 @@ def run(
     try:
         _share(chain.module, world)
         loop = Loop(config, chain, dataset, folder, world=world, on_progress=on_progress)
-        _begin(folder, world, device, resume=resume)
+        first_alone(world, device, folder.reopen if resume else folder.begin)
         chain.module.train()
-        validation = loop.run(resume=resume)
+        try:
+            validation = loop.run(resume=resume)
+        except Exception as error:
+            if world.is_main and not loop.steps_made:
+                folder.forget()
+            if is_out_of_memory(error):
+                raise ResourceError("training ran out of memory; expected it to fit (see data.batch)") from error
+            raise
         chain.module.eval().requires_grad_(True)
-        if world.is_main:
-            folder.finish(chain.module.cpu(), chain.in_shape)
+        # The others wait: a process that leaves while the first still works may be torn down in the middle of what
+        # its communication threads have to release.
+        first_alone(world, device, lambda: folder.finish(chain.module.cpu(), chain.in_shape))
         return TrainResult(folder=out, module=chain.module, validation=validation, seconds=time.monotonic() - begin)
     finally:
         leave()
@@ -107,29 +120,12 @@ def _try_out(chain: Chain, classes: int) -> None:
         raise NetworkError("the network computes something else than its layers one after the other; expected a chain")
 
 
-def _begin(folder: Folder, world: World, device: torch.device, *, resume: bool) -> None:
-    """The first process prepares the folder; the others learn whether it could."""
-    failed: SureboundError | None = None
-    if world.is_main:
-        try:
-            folder.reopen() if resume else folder.begin()
-        except SureboundError as error:
-            failed = error
-    if world.size > 1:
-        fine = torch.tensor(float(failed is None), device=device)
-        dist.broadcast(fine, 0)
-        if failed is None and not fine:
-            failed = UsageError("the first process could not begin this run")
-    if failed is not None:
-        raise failed
-
-
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        torch.ones(1, device=device).add(1).item()
+    except Exception as error:  # a backend can raise anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(f"run.device is '{name}', which cannot be used here: {reason}") from error
     return device
 

@@ -91,7 +91,7 @@ def test_branching_by_hand(tmp_path: Path) -> None:
     assert [row.decided_seconds for row in rows] == [(1, 2, 3), (2, 4, 40), (5, 7)]
     assert rows[0].paper == PaperBranching(113.42, 930.83, 5.70)
     lines = branching_markdown(rows).splitlines()
-    assert lines[2] == "| IBP-R | 2/255 | UPB | 4 | 16.50 | 20.00 | 25.00 % | 113.42 | 930.83 | 5.70 % |"
+    assert lines[2] == "| IBP-R | 2/255 | UPB | 4 | 16.50 | 4 | 16.50 | 20.00 | 25.00 % | 113.42 | 930.83 | 5.70 % |"
     assert len(lines) == 7 and "neither UPB nor FSB timed out on" in lines[-1]
 
 

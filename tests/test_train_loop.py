@@ -191,8 +191,9 @@ def test_two_processes_give_the_weights_of_one(tmp_path: Path, method: str) -> N
     script.write_text(PARALLEL)
     subprocess.run([sys.executable, script, method, tmp_path / "one"], check=True, env=environment())
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    traced = environment(PYTHONFAULTHANDLER="1")  # a process that aborts says where
     done = subprocess.run(
-        [sys.executable, *torchrun, script, method, tmp_path / "two"], env=environment(), capture_output=True, text=True
+        [sys.executable, *torchrun, script, method, tmp_path / "two"], env=traced, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")

@@ -47,7 +47,7 @@ def model(tiny: Path) -> Model:
 def test_the_public_names_are_these() -> None:
     assert sorted(surebound.__all__) == [
         "Box", "Counterexample", "Property", "Region", "Robustness", "SureboundError", "Verdict", "__version__",
-        "bounds", "load", "train", "verify",
+        "bounds", "certify", "load", "train", "verify",
     ]  # fmt: skip
     assert all(hasattr(surebound, name) for name in surebound.__all__)
 

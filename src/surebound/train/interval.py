@@ -1,4 +1,4 @@
-"""Interval bound propagation with gradients (Gowal 2018; appendix C of the IBP-R paper).
+"""Interval bound propagation with gradients (Gowal 2018; appendix D of the IBP-R paper).
 
 With c and r the centre and radius of a layer's input box, x̂ = A x + b lies in A c + b ± |A| r; a ReLU clips both ends.
 These are the bounds that training differentiates: float32, not rounded outward, and never used to claim anything.

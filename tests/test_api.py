@@ -82,6 +82,25 @@ def test_the_public_names_are_these() -> None:
             },
         ),
         ("bounds", ["net", "box"], {"method": "alpha-crown"}),
+        (
+            "certify",
+            ["model", "dataset"],
+            {
+                "eps": inspect.Parameter.empty,
+                "store": inspect.Parameter.empty,
+                "images": None,
+                "timeout": 60.0,
+                "branching": "auto",
+                "attack": "mi-fgsm",
+                "seed": 0,
+                "early_stop": True,
+                "radius_search": False,
+                "workers": 1,
+                "resume": False,
+                "data_dir": None,
+                "on_progress": None,
+            },
+        ),
     ],
 )
 def test_the_signatures_are_these(name: str, positional: list[str], keywords: dict[str, object]) -> None:

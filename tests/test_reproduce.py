@@ -187,7 +187,7 @@ def test_branching_takes_the_networks_of_table1(
     for k in range(0, len(runs), len(RULES)):  # all rules begin from the same: what needs no search ends alike
         groups = [rows for _, rows in list(runs.values())[k : k + len(RULES)]]
         for same in zip(*groups, strict=True):
-            if same[0].stage != "search":
+            if same[0].outcome in ("misclassified", "attacked"):
                 assert len({(row.outcome, row.stage, row.seconds) for row in same}) == 1
     text = (out / "branching.md").read_text()
     assert captured.out.startswith(text)

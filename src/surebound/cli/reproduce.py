@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 EXPERIMENTS = ("table1", "branching")
 _FAILED = 2
+_LINES = 60.0  # seconds between two plain lines while nothing ends: a log of hours should stay readable
 
 
 def _some(names: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
@@ -77,7 +79,7 @@ def _run(args: Namespace) -> int:
         summary = _reproduce(_plan(args), args.experiment, line)
     except KeyboardInterrupt:
         line.done()
-        _say(f"interrupted; --resume goes on with what is in '{args.out}'")
+        _say(f"surebound: interrupted; --resume goes on with what is in '{args.out}'")
         raise
     finally:
         line.done()
@@ -85,9 +87,9 @@ def _run(args: Namespace) -> int:
     for file in summary.files:
         print(f"wrote {file}")
     for sentence in summary.failures:
-        _say(sentence)
+        _say(f"surebound: {sentence}")
     if summary.failures:
-        _say(f"{len(summary.failures)} of the jobs failed; --resume tries them again")
+        _say(f"surebound: {len(summary.failures)} of the jobs failed; --resume tries them again")
     return _FAILED if summary.failures else 0
 
 
@@ -136,6 +138,8 @@ class _Line:
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._line = StatusLine(quiet=quiet)
+        self._plain = sys.stderr is None or not sys.stderr.isatty()
+        self._said = time.monotonic()
         self.done = self._line.done
 
     def __call__(self, status: "Status") -> None:
@@ -144,6 +148,10 @@ class _Line:
         if status.ended is not None and not self._quiet:
             self._line.done()
             _say(f"{place}: {_outcome(status.ended)}{left}")
+            self._said = time.monotonic()
+        if self._plain and time.monotonic() - self._said < _LINES:
+            return
+        self._said = time.monotonic()
         self._line.show(status.done / max(status.total, 1), "; ".join((place, *status.running)) + left)
 
 

@@ -1,11 +1,9 @@
 """The work itself: trainings, trials of trainings, certifications, and comparisons of branching rules."""
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from surebound.data import load_dataset
 from surebound.evaluate.certify import CertifyProgress, Task, certify
@@ -17,6 +15,9 @@ from surebound.reproduce.place import Place
 from surebound.reproduce.scales import RULES, Cell
 from surebound.train.loop import TrainProgress
 from surebound.train.run import run
+
+if TYPE_CHECKING:
+    from surebound.data.dataset import Dataset
 
 Say = Callable[[float, str], None]
 """Told the share of a job that is done, and a few words."""
@@ -72,7 +73,7 @@ class Performer:
         return {"seconds": self._place.training_seconds(cell), **shares}
 
     def _try(self, cell: Cell, steps: int, say: Say) -> Result:
-        """The first steps of a training, in a folder that is thrown away."""
+        """The first steps of a training, in a folder that whoever asked throws away."""
         config = self._place.config(cell)
         config = replace(config, validation=replace(config.validation, images=_TRIAL_IMAGES))
         times: list[float] = []
@@ -86,13 +87,12 @@ class Performer:
             if progress.step >= steps or self._stopping():
                 raise KeyboardInterrupt
 
-        with tempfile.TemporaryDirectory(prefix="surebound-") as folder:
-            begin = time.monotonic()
-            try:
-                run(config, Path(folder) / "trial", dataset=self.dataset, on_progress=report)
-            except KeyboardInterrupt:
-                if self._stopping():
-                    raise StoppedError from None
+        begin = time.monotonic()
+        try:
+            run(config, self._place.trials / cell.folder, dataset=self.dataset, on_progress=report)
+        except KeyboardInterrupt:
+            if self._stopping():
+                raise StoppedError from None
         assert last is not None
         # The first step also pays for all that happens once.
         pace = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else times[0] - begin
@@ -114,14 +114,12 @@ class Performer:
         return {"images": found.images, **{n: getattr(found, n) for n in ("standard", "robust", "verified")}}
 
     def _branch(self, job: Job) -> Result:
-        if self._bench is None or self._bench.cell != job.cell:
-            if self._bench is not None:
-                self._bench.close()
-            self._bench = _Bench(self._place, job.cell, self.dataset)
-        return self._bench.compare(job.image, job.first, job.runs)
+        if self._bench is None:
+            self._bench = _Bench(self._place, self.dataset)
+        return self._bench.compare(job)
 
 
-def table1_task(place: Place, cell: Cell, dataset: Any, notes: Mapping[str, Any]) -> Task:
+def table1_task(place: Place, cell: Cell, dataset: "Dataset", notes: Mapping[str, Any]) -> Task:
     """How a network is certified for table 1."""
     return Task(
         model=place.folder(cell),
@@ -134,7 +132,7 @@ def table1_task(place: Place, cell: Cell, dataset: Any, notes: Mapping[str, Any]
     )
 
 
-def branching_task(place: Place, cell: Cell, dataset: Any, rule: str) -> Task:
+def branching_task(place: Place, cell: Cell, dataset: "Dataset", rule: str) -> Task:
     """How a network is verified with a branching rule."""
     return Task(
         model=place.folder(cell),
@@ -149,42 +147,44 @@ def branching_task(place: Place, cell: Cell, dataset: Any, rule: str) -> Task:
 
 @final
 class _Bench:
-    """A network on which branching rules are timed side by side."""
+    """Where branching rules are timed side by side, one network after the other."""
 
-    def __init__(self, place: Place, cell: Cell, dataset: Any) -> None:
-        from surebound.load.onnx import load_onnx
-        from surebound.load.replay import replay
-
-        self.cell = cell
-        self._task = branching_task(place, cell, dataset, RULES[0])
-        file = self._task.file
-        self._model = Model(load_onnx(file), replay(file), str(file))
-        self._certifier = Certifier(self._model, cell.eps, self._task.settings)
+    def __init__(self, place: Place, dataset: "Dataset") -> None:
+        self._place, self._dataset = place, dataset
         self._store = Store(place.store("branching"))
+        self._subject: tuple[Cell, Task, Certifier] | None = None
         self._warm = False
 
-    def close(self) -> None:
-        self._store.close()
-
-    def compare(self, image: int, first: int, runs: Mapping[str, int]) -> Result:
+    def compare(self, job: Job) -> Result:
         """Verify an image once per rule and write each result as soon as it is there.
 
         What happens before the search is done once and counts for every rule. Who goes first changes from image to
         image, so that whatever else the machine does falls on all rules alike.
         """
-        rows, open_ = self._certifier.screen([self._task.sample(image)])
+        if self._subject is None or self._subject[0] != job.cell:
+            self._subject = self._load(job.cell)
+        _, task, certifier = self._subject
+        rows, open_ = certifier.screen([task.sample(job.image)])
+        if open_ and not self._warm:
+            self._warm_up(certifier, open_[0])
         found: dict[str, Row] = {}
-        for rule in (*RULES[first:], *RULES[:first]):
-            if rule in runs:
-                row = rows[0] if rows else self._search(open_[0], rule)
-                self._store.add(runs[rule], row)
-                found[rule] = row
+        for rule in (*RULES[job.first :], *RULES[: job.first]):
+            if rule in job.runs:
+                found[rule] = rows[0] if rows else certifier.search(open_[0], branching=rule)
+                self._store.add(job.runs[rule], found[rule])
         return {rule: [row.outcome, round(row.seconds, 3)] for rule, row in found.items()}
 
-    def _search(self, image: Open, rule: str) -> Row:
-        if not self._warm:  # the first search of a process also imports and compiles, which is no rule's fault
-            brief = replace(self._task.settings, timeout=min(_WARM_UP, self._task.settings.timeout))
-            for each in RULES:
-                Certifier(self._model, self.cell.eps, brief).search(image, branching=each)
-            self._warm = True
-        return self._certifier.search(image, branching=rule)
+    def _load(self, cell: Cell) -> tuple[Cell, Task, Certifier]:
+        from surebound.load.onnx import load_onnx
+        from surebound.load.replay import replay
+
+        task = branching_task(self._place, cell, self._dataset, RULES[0])
+        model = Model(load_onnx(task.file), replay(task.file), str(task.file))
+        return cell, task, Certifier(model, cell.eps, task.settings)
+
+    def _warm_up(self, certifier: Certifier, image: Open) -> None:
+        """The first search of a process also imports and allocates, which is no rule's fault."""
+        brief = replace(certifier.settings, timeout=min(_WARM_UP, certifier.settings.timeout))
+        for rule in RULES:
+            Certifier(certifier.model, certifier.eps, brief).search(image, branching=rule)
+        self._warm = True

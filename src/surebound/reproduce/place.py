@@ -31,6 +31,11 @@ class Place:
     def scale(self) -> Scale:
         return SCALES[self.scale_name]
 
+    @property
+    def trials(self) -> Path:
+        """Where trainings are only tried, for a while."""
+        return self.path / ".trials"
+
     def store(self, experiment: str) -> Path:
         """The results of an experiment."""
         return self.path / f"{experiment}.sqlite"

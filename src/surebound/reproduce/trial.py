@@ -1,5 +1,10 @@
 """The first steps of every training, to see that it runs and how long it would take; nothing is kept."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from surebound.reproduce.experiment import Plan, Summary, check, cores, failure
 from surebound.reproduce.job import Job
 from surebound.reproduce.lock import locked
@@ -19,7 +24,7 @@ def try_trainings(plan: Plan, on_status: OnStatus) -> Summary:
         over[ended.job.cell] = ended
         return ()
 
-    with locked(place.path) as lock, Pool(plan.workers or cores(), place, lock) as pool:
+    with locked(place.path) as lock, _passing(place.trials), Pool(plan.workers or cores(), place, lock) as pool:
         jobs = [Job(kind="try", cell=cell, steps=plan.steps) for cell in cells]
         pool.run(jobs, then=then, total=len(jobs), on_status=on_status)
     lines = ["| ε | method | steps | loss | seconds per step | whole training [h] |", "|---|---|--:|--:|--:|--:|"]
@@ -30,3 +35,13 @@ def try_trainings(plan: Plan, on_status: OnStatus) -> Summary:
             lines.append(f"| {SETTINGS[cell.setting]} | {cell.method} | {values} |")
     failures = tuple(failure(ended) for ended in over.values() if ended.result is None)
     return Summary(markdown="\n".join(lines) + "\n", files=(), failures=failures)
+
+
+@contextmanager
+def _passing(folder: Path) -> Iterator[None]:
+    """Remove a folder before, where someone was killed, and after."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -82,6 +83,18 @@ def test_two_writers_at_once(tmp_path: Path) -> None:
         for i in range(20):
             (one if i % 2 else two).add(number, row(i))
         assert len(one.rows(number)) == len(two.rows(number)) == 20
+
+
+def test_made_by_several_at_once(tmp_path: Path) -> None:
+    for attempt in range(20):
+        path = tmp_path / f"{attempt}.sqlite"
+        threads = [Thread(target=lambda path=path: Store(path).close()) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with Store(path) as store:
+            assert store.runs() == {}
 
 
 def test_a_transaction_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:

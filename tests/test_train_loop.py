@@ -391,3 +391,15 @@ def test_all_processes_wait_for_the_first_to_finish(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["the disk is full", "the first process could not go on with this run"]
+
+
+def test_one_process_in_a_folder(tmp_path: Path) -> None:
+    """A folder that is being trained in is left alone; afterwards it is free."""
+    config = read_config("digits-standard-cpu", ["schedule.epochs=1", "data.first=100"])
+
+    def meddle(_: object) -> None:
+        with pytest.raises(UsageError, match="another process is training"):
+            run(config, tmp_path / "run", resume=True)
+
+    run(config, tmp_path / "run", on_progress=meddle)
+    run(config, tmp_path / "run", resume=True)

@@ -176,12 +176,11 @@ class Store:
         return f"{self.path.resolve().as_uri()}?mode=ro{'' if logged else '&immutable=1'}"
 
     def _open(self, readonly: bool) -> None:
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if not tables and not readonly:
+        if not readonly and self._empty:
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            self._db.execute(f"PRAGMA user_version = {_VERSION}")
-            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            with self._transaction():
+                if self._empty:  # still: another process may have made it meanwhile
+                    self._make()
         (application,) = self._db.execute("PRAGMA application_id").fetchone()
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if application != _APPLICATION:
@@ -190,6 +189,16 @@ class Store:
             raise StoreError(f"'{self.path}' is a store of version {version}; expected {_VERSION}")
         if not readonly:
             self._db.execute("PRAGMA synchronous = FULL")
+
+    @property
+    def _empty(self) -> bool:
+        return not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+
+    def _make(self) -> None:
+        for statement in _SCHEMA.split(";"):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        self._db.execute(f"PRAGMA user_version = {_VERSION}")
 
     def __enter__(self) -> "Store":
         return self

@@ -8,6 +8,7 @@ model.onnx               at the end: the network, checked against onnxruntime
 curves.png               at the end: the metrics as curves
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ class Folder:
         self._config = config
         self._board: Any = None
         self._before: _Before | None = None
+        self._claimed: int | None = None  # a descriptor of the folder, which holds a lock
 
     def begin(self) -> None:
         """Make the folder, which must hold no run yet."""
@@ -48,6 +50,7 @@ class Folder:
         if any((self.path / name).exists() for name in taken):  # what failed before its first checkpoint is no run
             raise UsageError(f"'{self.path}' already holds a run; expected a new folder, or --resume to go on with it")
         self._make()
+        self._claim()
         (self.path / "metrics.jsonl").write_text("")
         with replacing(self.path / "config.toml") as partial:
             partial.write_text(dump(self._config))
@@ -67,6 +70,7 @@ class Folder:
         if not written.exists():
             self.begin()
             return
+        self._claim()
         self._open_board()
         differing = differences(read_toml(written), to_table(self._config))
         if differing := [name for name in differing if not name.startswith("run.")]:
@@ -81,6 +85,24 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"cannot make the folder '{self.path}': {error.strerror}") from error
+
+    def _claim(self) -> None:
+        """Keep other processes from training in this folder until `release`, or until this one ends."""
+        claimed = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(claimed)
+            raise UsageError(
+                f"another process is training in '{self.path}'; expected it to end first, or another folder"
+            ) from error
+        self._claimed = claimed
+
+    def release(self) -> None:
+        """Let others train here."""
+        if self._claimed is not None:
+            os.close(self._claimed)
+            self._claimed = None
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Append a line to the metrics."""

@@ -81,6 +81,7 @@ def run(
         first_alone(world, device, lambda: folder.finish(chain.module.cpu(), chain.in_shape))
         return TrainResult(folder=out, module=chain.module, validation=validation, seconds=time.monotonic() - begin)
     finally:
+        folder.release()
         leave()
 
 

@@ -28,7 +28,7 @@ def test_the_demo_trains_certifies_and_reports(demo: tuple[Path, str]) -> None:
         (run_,) = store.runs().values()
         rows = store.rows(1)
     assert run_.options["branching"] == "upb" and len(rows) == len(run_.images) == 360
-    found = Accuracies.of(rows)
+    found = Accuracies.of_rows(rows)
     assert found.standard > 0.85 and found.verified > 0.7 and found.undecided == 0
     accuracies, report = printed.splitlines()[-2:]
     shown = [float(share) / 100 for share in re.findall(r"([\d.]+)%", accuracies)]

@@ -266,7 +266,7 @@ def test_names_from_files_are_only_text(tmp_path: Path) -> None:
     )
     notes = {"experiment": "table1", "method": evil, "setting": evil, "scale": evil, "seed": evil}
     rules = {"experiment": "branching", "network": evil, "branching": evil, "setting": evil, "scale": evil}
-    rows = [make_row(0, "falsified", "search", reason=evil[:-1], certified_eps=evil[:-1])]
+    rows = [make_row(0, "falsified", "search", reason=evil[:-1])]
     runs = [run, make_run(notes=notes, dataset=evil), make_run(notes=rules, options={}), make_run(eps="1", shape=(4,))]
     write_store(tmp_path / "r.sqlite", [(r, rows) for r in runs])
     metrics = [epoch(1, parts={evil: 1.0, "b": 2.0}), validation(1, [1.0])]
@@ -284,7 +284,7 @@ def test_radii_are_drawn_and_listed(tmp_path: Path) -> None:
         make_row(0, "verified", "search", certified_eps="1/255", attacked_eps="2/255"),
         make_row(1, "verified", "search", certified_eps="0.01"),
         make_row(2, "misclassified", "standard", certified_eps="1/255"),
-        make_row(3, "verified", "ibp", certified_eps="wide"),
+        make_row(3, "verified", "ibp"),
     ]
     page = Page(make_page(write_store(tmp_path / "r.sqlite", [(make_run(images=(0, 1, 2, 3, 9)), rows)])))
     assert "Certified accuracy by radius" in page.text and "Proved ε" in page.text
@@ -389,7 +389,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = write_store(tmp_path / "r.sqlite")
     with Store(path) as store:
         store._db.execute("UPDATE runs SET record = '{}'")
-    with pytest.raises(StoreError, match="holds a record"):
+    with pytest.raises(StoreError, match="is damaged"):
         gather(path)
 
 

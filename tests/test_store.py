@@ -43,7 +43,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     with Store(tmp_path / "a.sqlite", readonly=True) as store:
         assert store.runs() == {number: RUN}
         found = store.rows(number)
-        assert store.done(number) == {0: "cd", 1: "", 2: ""}
+        assert store.outcomes(number) == {0: "verified", 1: "attacked", 2: "timeout"}
     for before, after in zip(rows, found, strict=True):
         assert replace(before, counter=None).__dict__ == replace(after, counter=None).__dict__
     kept = found[1].counter
@@ -72,7 +72,7 @@ def test_runs_are_told_apart_by_what_results_depend_on(tmp_path: Path) -> None:
 
 def test_accuracies_by_hand() -> None:
     outcomes = ["verified"] * 4 + ["attacked"] * 2 + ["misclassified", "falsified", "timeout", "unknown"]
-    found = Accuracies.of([row(i, outcome=outcome) for i, outcome in enumerate(outcomes)])
+    found = Accuracies.of_rows([row(i, outcome=outcome) for i, outcome in enumerate(outcomes)])
     assert (found.images, found.standard, found.robust, found.verified, found.undecided) == (10, 0.9, 0.7, 0.4, 0.2)
     assert Accuracies.of([]).standard == 0.0
 

@@ -38,10 +38,9 @@ def load(source: "str | Path | nn.Module", *, input_shape: tuple[int, ...] | Non
     from surebound.network.model import Model
 
     if isinstance(source, str | Path):
-        from surebound.load.onnx import load_onnx
-        from surebound.load.replay import replay
+        from surebound.load.onnx import load_model
 
-        return Model(load_onnx(source), replay(source), str(source))
+        return load_model(source)
     from surebound.load.torch import load_torch, replay_module
 
     if input_shape is None:
@@ -75,13 +74,27 @@ def verify(
     from surebound.verify.pipeline import Options
     from surebound.verify.pipeline import verify as run
 
-    model = load(net) if isinstance(net, str | Path) else net
+    model = _loaded(net)
     if isinstance(problem, str | Path):
         from surebound.load.vnnlib import read_property
 
         problem = read_property(problem)
     options = Options(timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop)
     return run(model, problem, options, on_progress)
+
+
+def _loaded(net: "Model | str | Path") -> "Model":
+    """What `load` returned, or returns for a path; anything else is a mistake that deserves a sentence."""
+    from surebound.network.model import Model
+
+    if isinstance(net, str | Path):
+        return load(net)
+    if not isinstance(net, Model):
+        raise UsageError(
+            f"got a {type(net).__name__} for a network; expected the path of an ONNX file, or what surebound.load "
+            "returned (for a PyTorch module: surebound.load(module, input_shape=…))"
+        )
+    return net
 
 
 def bounds(
@@ -98,7 +111,7 @@ def bounds(
 
     from surebound.bounds import BOUNDS
 
-    model = load(net) if isinstance(net, str | Path) else net
+    model = _loaded(net)
     lower, upper = (box.lower, box.upper) if isinstance(box, Box) else box
     shape = (-1, *model.network.input_shape)
     ends = []
@@ -162,7 +175,7 @@ def train(
 
 def certify(
     model: str | Path,
-    dataset: "Dataset | str",
+    dataset: "Dataset | str | Path",
     *,
     eps: float | str | Fraction,
     store: str | Path,
@@ -200,12 +213,16 @@ def certify(
         on_progress: called now and then with a `surebound.evaluate.certify.CertifyProgress`.
     """
     from surebound.data import load_dataset
-    from surebound.evaluate.certify import Task, exact
     from surebound.evaluate.certify import certify as run
     from surebound.evaluate.stages import Settings
+    from surebound.evaluate.task import Task, exact
 
-    if isinstance(dataset, str):
-        dataset = load_dataset(dataset, data_dir)
+    if not isinstance(model, str | Path):
+        raise UsageError(
+            f"certify got a {type(model).__name__} for a model; expected the path of an ONNX file or training folder"
+        )
+    if isinstance(dataset, str | Path):
+        dataset = load_dataset(str(dataset), data_dir)
     settings = Settings(
         timeout=timeout,
         branching=branching,

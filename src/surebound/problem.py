@@ -173,6 +173,11 @@ class Robustness:
                 f" expected numbers from {self.low:g} to {self.high:g} (see `low` and `high`)"
             )
         eps, low, high = self.radius(), Fraction(self.low), Fraction(self.high)
+        if eps > high - low:
+            raise UsageError(
+                f"eps is {self.eps!r}, more than all of [{self.low:g}, {self.high:g}]; expected a radius such as "
+                "2/255, or the range of the inputs in `low` and `high`"
+            )
         values, where = np.unique(x, return_inverse=True)  # images have few different pixels, and fractions are slow
         lower = np.array([round_down(max(Fraction(v) - eps, low)) for v in values.tolist()])
         upper = np.array([round_up(min(Fraction(v) + eps, high)) for v in values.tolist()])

@@ -11,7 +11,7 @@ from surebound.attacks import ATTACKS
 from surebound.cli.arguments import count, eps_text, output_files, seed, set_threads, write_whole
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
-from surebound.cli.model import add_images, check_fits, check_model, choose_images
+from surebound.cli.model import add_images, check_model, choose_images
 from surebound.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _attack(args: Namespace, file: str, watch: _Watch) -> None:
 
     from surebound.api import load
     from surebound.attacks.images import attack_images
+    from surebound.evaluate.task import check_fits
 
     model = load(file)
     check_fits(model, dataset)

@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,15 @@ from surebound.branching import CHOICES
 from surebound.cli.arguments import count, eps_text, output_files, positive_seconds, seed, set_threads, write_whole
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
-from surebound.cli.model import add_images, check_fits, check_model, choose_images
+from surebound.cli.model import add_images, check_model, choose_images
 from surebound.errors import UsageError
 
 if TYPE_CHECKING:
-    from surebound.evaluate.certify import Certification, CertifyProgress, Task
+    from surebound.evaluate.certify import Certification, CertifyProgress
+    from surebound.evaluate.task import Task
 
 STORE = "certify.sqlite"
+INTERRUPTED = 130
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -66,8 +69,9 @@ def _run(args: Namespace) -> int:
         result = certify(task, store, workers=args.workers, resume=args.resume, on_progress=line)
     except KeyboardInterrupt:
         line.done()
-        _say(f"interrupted; what is done is in '{store}', and --resume goes on from there")
-        raise
+        if sys.stderr is not None:
+            print(f"interrupted; what is done is in '{store}', and --resume goes on from there", file=sys.stderr)
+        return INTERRUPTED
     finally:
         line.done()
     record = _record(args, result)
@@ -88,9 +92,8 @@ def _task(args: Namespace) -> "Task":
     images = choose_images(dataset, args.first, args.indices)
     set_threads(1 if args.workers > 1 else args.threads)
 
-    from surebound.api import load
-    from surebound.evaluate.certify import Task
     from surebound.evaluate.stages import Settings
+    from surebound.evaluate.task import Task
 
     settings = Settings(
         timeout=args.timeout,
@@ -101,11 +104,9 @@ def _task(args: Namespace) -> "Task":
         radius_search=args.radius_search,
     )
     command = shlex.join(["surebound", *sys.argv[1:]])
-    task = Task(
+    return Task(
         model=Path(args.model), dataset=dataset, eps=args.eps, images=images, settings=settings, command=command
     )
-    check_fits(load(task.file), dataset)
-    return task
 
 
 class _Line:
@@ -127,20 +128,19 @@ class _Line:
 
 
 def _record(args: Namespace, result: "Certification") -> dict[str, Any]:
-    found = result.accuracies
-    outcomes: dict[str, int] = {}
-    stages: dict[str, int] = {}
-    for row in result.rows:
-        outcomes[row.outcome] = outcomes.get(row.outcome, 0) + 1
-        stages[row.stage] = stages.get(row.stage, 0) + 1
+    from surebound.evaluate.store import OUTCOMES, STAGES
+
+    found, undecided = result.accuracies, ("timeout", "unknown")
+    ended = Counter(row.outcome for row in result.rows)
+    settled = Counter(row.stage for row in result.rows if row.outcome not in undecided)
     return {
         "images": found.images,
         "standard": found.standard,
         "robust": found.robust,
         "verified": found.verified,
         "undecided": found.undecided,
-        "outcomes": outcomes,
-        "settled_by": stages,
+        "outcomes": {name: ended[name] for name in OUTCOMES if ended[name]},
+        "settled_by": {name: settled[name] for name in STAGES if settled[name]},
         "subproblems": sum(row.subproblems for row in result.rows),
         "dataset": args.dataset,
         "eps": eps_text(args.eps),
@@ -165,11 +165,6 @@ def _report(record: dict[str, Any]) -> None:
     settled = ", ".join(f"{stage} {n}" for stage, n in record["settled_by"].items())
     print(f"settled by {settled}; {record['subproblems']:,} subproblems in {record['seconds']:.1f} s")
     print(f"results in {record['store']}", flush=True)
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        print(f"surebound: {text}", file=sys.stderr)
 
 
 COMMAND = Command("prove, image by image, how robust a network is on a data set", _configure, _run)

@@ -52,7 +52,7 @@ def _summary(folder: Path) -> None:
     from surebound.evaluate.store import Accuracies, Store
 
     with Store(folder / STORE, readonly=True) as store:
-        found = Accuracies.of(store.rows(max(store.runs())))
+        found = Accuracies.of(store.outcomes(max(store.runs())).values())
     print(
         f"standard {found.standard:.1%}, robust {found.robust:.1%}, verified {found.verified:.1%} "
         f"({found.images} test images of digits, eps {EPS})"
@@ -61,5 +61,5 @@ def _summary(folder: Path) -> None:
 
 
 COMMAND = Command(
-    "train on bundled digits, certify the test images, and show the results: two minutes", _configure, _run
+    "train on bundled digits, certify the test images and show the results, in about a minute", _configure, _run
 )

@@ -29,7 +29,7 @@ class _Parser(ArgumentParser):
 def build_parser() -> ArgumentParser:
     """The whole command line."""
     # Options are never abbreviated: a script that does would break with the next option.
-    description = "Prove properties of neural networks, or find counterexamples."
+    description = "Train image classifiers whose robustness can be proved, and prove it, or find counterexamples."
     parser = _Parser(prog="surebound", description=description, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"surebound {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surebound.cli.arguments import check_network, count, eps, indices, thread_count
-from surebound.errors import MissingFileError, NetworkError, UsageError
+from surebound.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:
     from surebound.data.dataset import Dataset
-    from surebound.network.model import Model
 
 FILE = "model.onnx"  # of a training output folder
 
@@ -53,19 +52,3 @@ def choose_images(dataset: "Dataset", first: int | None, chosen: Sequence[int] |
             f"expected indices from 0 to {there - 1}"
         )
     return range(there if first is None else first) if chosen is None else chosen
-
-
-def check_fits(model: "Model", dataset: "Dataset") -> None:
-    """Raise NetworkError unless the network takes the data set's images and has an output for each class."""
-    network = model.network
-    given, wanted = (tuple(n for n in shape if n != 1) for shape in (network.input_shape, dataset.shape))
-    flat = len(given) <= 1 and network.inputs == dataset.train.pixels[0].numel()
-    if (given != wanted and not flat) or network.outputs != len(dataset.classes):
-        raise NetworkError(
-            f"the network '{model.source}' has inputs of shape {_shape(network.input_shape)} and {network.outputs} "
-            f"outputs; expected {_shape(dataset.shape)} and {len(dataset.classes)} for the images of '{dataset.name}'"
-        )
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))

@@ -18,20 +18,18 @@ PROBES = 8  # leave a gap of at most eps/256 where every probe is decided
 
 
 def search_radius(certifier: Certifier, row: Row, sample: Sample) -> Row:
-    """The row, with the radii between 0 and the certifier's."""
-    if not row.correct:
-        return row
+    """The row of an image that is classified right, with the radii between 0 and the certifier's."""
     eps = certifier.eps
     certified = eps if row.verified else None
     attacked = None if row.counter is None else min(eps, distance(row.counter.point, sample.x))
     low, high = certified or Fraction(0), attacked if attacked is not None else eps
-    seconds, subproblems = 0.0, 0
+    seconds = 0.0
     for _ in range(PROBES):
         if high - low <= eps / 2**PROBES:
             break
         middle = (low + high) / 2
         verdict = certifier.decide(sample, middle)
-        seconds, subproblems = seconds + verdict.seconds, subproblems + verdict.subproblems
+        seconds += verdict.seconds
         if verdict.status == "unsat":
             certified = low = middle
         else:
@@ -40,8 +38,6 @@ def search_radius(certifier: Certifier, row: Row, sample: Sample) -> Row:
                 attacked = high = min(middle, distance(verdict.counterexample.x, sample.x))
     return replace(
         row,
-        seconds=row.seconds + seconds,
-        subproblems=row.subproblems + subproblems,
         phases={**row.phases, "radius": round(seconds, 6)},
         certified_eps=None if certified is None else str(certified),
         attacked_eps=None if attacked is None else str(attacked),

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from surebound.attacks import ATTACKS
 from surebound.attacks.images import attack_images
 from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.margins import interval_rows, linear_rows
@@ -57,6 +58,11 @@ class Settings:
             raise UsageError(f"unknown branching '{self.branching}'; expected one of: {', '.join(CHOICES)}")
         if not (isinstance(self.timeout, int | float) and 0 < self.timeout < float("inf")):
             raise UsageError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
+        if self.targets < 1:
+            raise UsageError(f"targets must be at least 1, got {self.targets!r}")
+        ATTACKS[self.attack](steps=self.steps, restarts=self.restarts)  # complains about what it cannot be
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +81,6 @@ class Open:
     sample: Sample
     predicted: int
     rivals: tuple[int, ...]
-    lower_bound: float
     phases: dict[str, float] = field(default_factory=dict)
 
 
@@ -194,7 +199,7 @@ class _Batch:
                 self._settle(i, "verified", stage)
 
     def _bounds(self, stage: str, part: list[int]) -> Tensor:
-        """# (images, outputs − 1)"""
+        """Lower bounds on the margins of images. # (images, outputs − 1)"""
         rows = torch.stack([_margins(self._model.network.outputs, self._samples[i].label) for i in part])
         enclosure = self._enclose(part)
         return interval_rows(enclosure, rows) if stage == "ibp" else linear_rows(enclosure, rows, _FIXED_SLOPES)
@@ -241,8 +246,7 @@ class _Batch:
             sample, best = self._samples[i], self._best.get(i)
             others = [j for j in range(self._model.network.outputs) if j != sample.label]
             rivals = tuple(j for k, j in enumerate(others) if best is None or not bool(best[k] > 0))
-            lowest = float("-inf") if best is None else float(best.min())
-            found.append(Open(sample, int(self._predicted[i]), rivals, lowest, dict(self._phases[i])))
+            found.append(Open(sample, int(self._predicted[i]), rivals, dict(self._phases[i])))
         return found
 
     @contextmanager

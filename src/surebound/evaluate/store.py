@@ -7,8 +7,10 @@ loses at most the images it was working on, and (run, image) is the key, so none
 
 import hashlib
 import json
+import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +26,7 @@ Stage = Literal["standard", "attack", "ibp", "crown", "alpha-crown", "search"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
+_RADIUS = re.compile(r"[0-9]{1,400}(/[0-9]{1,400})?|[0-9]{0,30}\.[0-9]{1,400}")
 _APPLICATION = 0x73626E64  # "sbnd": tells our files from other databases
 _VERSION = 1
 _SCHEMA = """
@@ -65,6 +68,7 @@ class Run:
     model: str  # the path as given
     model_sha256: str
     dataset: str
+    data_sha256: str = ""  # of the test images and labels
     shape: tuple[int, ...]  # of an image
     classes: tuple[str, ...]
     eps: str  # exact: "2/255"
@@ -79,7 +83,7 @@ class Run:
     @property
     def key(self) -> str:
         """A hash of everything that the rows depend on, apart from which images were asked for."""
-        parts = [self.model_sha256, self.dataset, self.eps, dict(self.options)]
+        parts = [self.model_sha256, self.dataset, self.data_sha256, self.eps, dict(self.options)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -140,15 +144,23 @@ class Accuracies:
     undecided: float  # timeout or unknown
 
     @staticmethod
-    def of(rows: Sequence[Row]) -> "Accuracies":
-        """The accuracies over some rows; zero without any."""
-        n = max(len(rows), 1)
+    def of_rows(rows: Iterable[Row]) -> "Accuracies":
+        """The accuracies over some rows."""
+        return Accuracies.of(row.outcome for row in rows)
+
+    @staticmethod
+    def of(outcomes: Iterable[str]) -> "Accuracies":
+        """The accuracies over some outcomes, listed or counted; zero without any."""
+        count = Counts(outcomes)
+        images = count.total()
+        verified, undecided = count["verified"], count["timeout"] + count["unknown"]
+        robust = verified + undecided + count["falsified"]
         return Accuracies(
-            images=len(rows),
-            standard=sum(r.correct for r in rows) / n,
-            robust=sum(r.robust for r in rows) / n,
-            verified=sum(r.verified for r in rows) / n,
-            undecided=sum(r.outcome in ("timeout", "unknown") for r in rows) / n,
+            images=images,
+            standard=(robust + count["attacked"]) / max(images, 1),
+            robust=robust / max(images, 1),
+            verified=verified / max(images, 1),
+            undecided=undecided / max(images, 1),
         )
 
 
@@ -162,7 +174,7 @@ class Store:
         if readonly and not self.path.is_file():
             raise StoreError(f"there is no store '{self.path}'; expected a file that surebound certify wrote")
         with self._sentence():
-            target = self._readonly_uri() if readonly else str(self.path)
+            target = self._readonly_uri() if readonly else str(self.path.absolute())
             self._db = sqlite3.connect(target, uri=readonly, isolation_level=None, timeout=60.0)
             try:
                 self._open(readonly)
@@ -213,7 +225,8 @@ class Store:
         """All runs by number, in the order in which they began."""
         with self._sentence():
             found = self._db.execute("SELECT id, record FROM runs ORDER BY id").fetchall()
-        return {number: _run(record) for number, record in found}
+        with self._whole("its runs"):
+            return {number: _run(record) for number, record in found}
 
     def find(self, run: Run) -> int | None:
         """The number of a run with the same key."""
@@ -228,7 +241,8 @@ class Store:
             if found is None:
                 cursor = self._db.execute("INSERT INTO runs (key, record) VALUES (?, ?)", (run.key, _record(run)))
                 return int(cursor.lastrowid or 0)
-            number, old = int(found[0]), _run(found[1])
+            with self._whole("its runs"):
+                number, old = int(found[0]), _run(found[1])
             images = tuple(dict.fromkeys((*old.images, *run.images)))
             merged = asdict(old) | {"images": images, "notes": {**old.notes, **run.notes}, "command": run.command}
             self._db.execute("UPDATE runs SET record = ? WHERE id = ?", (json.dumps(merged), number))
@@ -266,12 +280,17 @@ class Store:
         with self._sentence():
             cursor = self._db.execute("SELECT * FROM rows WHERE run = ? ORDER BY image", (run,))
             names = [column[0] for column in cursor.description]
-            return [_row(dict(zip(names, values, strict=True))) for values in cursor]
+            found = cursor.fetchall()
+        with self._whole(f"the rows of run {run}"):
+            return [_row(dict(zip(names, values, strict=True))) for values in found]
 
-    def done(self, run: int) -> dict[int, str]:
-        """The images that have a row, with the hashes of their properties."""
+    def outcomes(self, run: int) -> dict[int, Outcome]:
+        """The images that have a row, and how they ended."""
         with self._sentence():
-            return dict(self._db.execute("SELECT image, property_sha256 FROM rows WHERE run = ?", (run,)).fetchall())
+            found = dict(self._db.execute("SELECT image, outcome FROM rows WHERE run = ?", (run,)).fetchall())
+        with self._whole(f"the rows of run {run}"):
+            _expect(set(found.values()) <= set(OUTCOMES), "an outcome")
+        return found
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -291,6 +310,15 @@ class Store:
         except sqlite3.Error as error:
             raise StoreError(f"cannot use '{self.path}' as a store of results: {error}") from error
 
+    @contextmanager
+    def _whole(self, what: str) -> Iterator[None]:
+        """Content that we did not write, as one sentence."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = str(error) or type(error).__name__
+            raise StoreError(f"'{self.path}' is damaged: {what} cannot be read ({reason})") from error
+
 
 def _record(run: Run) -> str:
     return json.dumps(asdict(run))
@@ -298,7 +326,13 @@ def _record(run: Run) -> str:
 
 def _run(record: str) -> Run:
     values = json.loads(record)
-    return Run(**values | {name: tuple(values[name]) for name in ("shape", "classes", "images")})
+    run = Run(**values | {name: tuple(values[name]) for name in ("shape", "classes", "images")})
+    texts = (run.model, run.model_sha256, run.dataset, run.data_sha256, run.eps, run.command, run.version, run.machine)
+    _expect(all(isinstance(t, str) for t in (*texts, run.started, *run.classes)), "a text")
+    _expect(all(_is_count(n) for n in run.images), "an image's index")
+    _expect(all(_is_count(n) and n > 0 for n in run.shape), "a shape")
+    _expect(isinstance(run.options, dict) and isinstance(run.notes, dict), "options or notes")
+    return run
 
 
 def _row(values: dict[str, Any]) -> Row:
@@ -307,5 +341,27 @@ def _row(values: dict[str, Any]) -> Row:
     adversarial, clean, point = (values.pop(name) for name in ("adversarial", "clean", "counterexample"))
     counter = None
     if point is not None:
+        _expect(_is_count(adversarial) and len(clean) == len(point), "a counterexample")
         counter = Counter(clean=np.frombuffer(clean, "<f4"), point=np.frombuffer(point, "<f4"), adversarial=adversarial)
-    return Row(**values, phases=phases, counter=counter)
+    row = Row(**values, phases=phases, counter=counter)
+    _expect(all(map(_is_count, (row.image, row.label, row.predicted, row.subproblems))), "a whole number")
+    _expect(row.outcome in OUTCOMES and row.stage in STAGES, "an outcome or stage")
+    _expect(_is_time(row.seconds) and isinstance(row.lower_bound, float | None), "seconds or a bound")
+    _expect(isinstance(phases, dict) and all(map(_is_time, phases.values())), "phases")
+    _expect(isinstance(row.reason, str) and isinstance(row.property_sha256, str), "a text")
+    for radius in (row.certified_eps, row.attacked_eps):
+        _expect(radius is None or bool(_RADIUS.fullmatch(radius)), "a radius")
+    return row
+
+
+def _expect(fine: bool, what: str) -> None:
+    if not fine:
+        raise ValueError(f"{what} is not one")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 1e12

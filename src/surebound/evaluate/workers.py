@@ -4,21 +4,38 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import final
 
+from surebound.evaluate.radius import search_radius
 from surebound.evaluate.stages import Certifier, Open, Sample, Settings
 from surebound.evaluate.store import Row
-from surebound.network.model import Model
+from surebound.load.onnx import load_model
 
-Work = list[Sample] | Open
-"""Images to screen, or one to search."""
-Result = tuple[list[Row], list[Open]]
-Perform = Callable[[Certifier, Work], Result]
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """An image that is decided at the full radius, and whose own radii are wanted."""
+
+    sample: Sample
+    row: Row
+
+
+Work = list[Sample] | Open | Probe
+"""Images to screen, or one to search, or one to bisect the radius of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a piece of work settled, and what it left open."""
+
+    rows: list[Row]
+    open: list[Open]
+
 
 _certifier: Certifier  # of this process, once it has begun
 
@@ -27,17 +44,15 @@ _certifier: Certifier  # of this process, once it has begun
 class Workers:
     """`count` processes, or this one for a count of 1: `with Workers(…) as pool: pool.submit(work)`."""
 
-    def __init__(self, count: int, model: Path, eps: Fraction, settings: Settings, *, task: Perform) -> None:
+    def __init__(self, count: int, file: Path, own: Certifier) -> None:
         self.slots = count
-        self._task = task
+        self._own = own
         self._pool: ProcessPoolExecutor | None = None
         if count > 1:
             # Fresh interpreters: torch's threads do not survive a fork.
-            self._pool = ProcessPoolExecutor(
-                count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(model, eps, settings)
-            )
-        else:
-            self._own = _load(model, eps, settings)
+            context = multiprocessing.get_context("spawn")
+            start = (file, own.eps, own.settings)
+            self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=start)
 
     def __enter__(self) -> "Workers":
         return self
@@ -51,20 +66,24 @@ class Workers:
 
     def submit(self, work: Work) -> "Future[Result]":
         if self._pool is not None:
-            return self._pool.submit(_perform, self._task, work)
+            return self._pool.submit(_work, work)
         future: Future[Result] = Future()
-        future.set_result(self._task(self._own, work))
+        future.set_result(perform(self._own, work))
         return future
 
 
-def _load(model: Path, eps: Fraction, settings: Settings) -> Certifier:
-    from surebound.load.onnx import load_onnx
-    from surebound.load.replay import replay
+def perform(certifier: Certifier, work: Work) -> Result:
+    """Do a piece of work."""
+    match work:
+        case Open():
+            return Result([certifier.search(work)], [])
+        case Probe():
+            return Result([search_radius(certifier, work.row, work.sample)], [])
+        case _:
+            return Result(*certifier.screen(work))
 
-    return Certifier(Model(load_onnx(model), replay(model), str(model)), eps, settings)
 
-
-def _begin(model: Path, eps: Fraction, settings: Settings) -> None:
+def _begin(file: Path, eps: Fraction, settings: Settings) -> None:
     """What a process does first: it ends with its parent, even if that is killed, and loads the network."""
     global _certifier
     parent = multiprocessing.parent_process()
@@ -74,7 +93,7 @@ def _begin(model: Path, eps: Fraction, settings: Settings) -> None:
     import torch
 
     torch.set_num_threads(1)
-    _certifier = _load(model, eps, settings)
+    _certifier = Certifier(load_model(file), eps, settings)
 
 
 def _end_with(parent: BaseProcess) -> None:
@@ -82,5 +101,5 @@ def _end_with(parent: BaseProcess) -> None:
     os._exit(1)
 
 
-def _perform(task: Perform, work: Work) -> Result:
-    return task(_certifier, work)
+def _work(work: Work) -> Result:
+    return perform(_certifier, work)

@@ -5,6 +5,7 @@ input (shape arithmetic, folded weights) is evaluated once as ONNX defines it, i
 axis is read as a batch of 1 and left out of the network's shapes.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.load.agreement import check_agreement
 from surebound.load.algebra import Algebra, Array, Data, Value, inner
 from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED, Call, check_elements
-from surebound.load.replay import Replay, read_bytes
+from surebound.load.replay import Replay, read_bytes, replay
 from surebound.network.build import Builder
 from surebound.network.graph import Network
+from surebound.network.model import Model
 from surebound.network.op import Shape
 
 if TYPE_CHECKING:
@@ -114,6 +116,32 @@ def _name(node: "NodeProto") -> str:
 def _shape_text(value: "ValueInfoProto") -> str:
     dims = value.type.tensor_type.shape.dim
     return " x ".join(str(d.dim_value) if d.dim_value > 0 else d.dim_param or "?" for d in dims) or "?"
+
+
+def load_model(path: str | Path) -> Model:
+    """The network of a file, together with the file run by onnxruntime."""
+    return Model(load_onnx(path), replay(path), str(path))
+
+
+def fingerprint(path: Path) -> str:
+    """The SHA-256 of a file and, where it keeps weights in others, of those, too."""
+    content = read_bytes(path) if path.suffix == ".gz" else path.read_bytes()
+    digest = hashlib.sha256(path.read_bytes())
+    import onnx
+    from onnx.external_data_helper import uses_external_data
+
+    graph = onnx.load_model_from_string(content).graph
+    constants = [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
+    named = {
+        entry.value
+        for tensor in (*graph.initializer, *constants)
+        if uses_external_data(tensor)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    for name in sorted(named):
+        digest.update(name.encode() + (path.parent / name).read_bytes())
+    return digest.hexdigest()
 
 
 def check_against_onnxruntime(network: Network, path: str | Path) -> None:

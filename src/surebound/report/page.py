@@ -144,7 +144,7 @@ def _overview(results: Sequence[Result]) -> Markup:
     columns += [Column(name, True) for name in names]
     lines = []
     for k, result in enumerate(results, start=1):
-        found = Accuracies.of(result.rows)
+        found = Accuracies.of_rows(result.rows)
         name = element("a", f"{k}. {run_title(result)}", href=f"#run-{k}")
         images = Cell(f"{found.images:,}{' so far' if result.missing else ''}", found.images)
         shares = [f"{100 * s:.2f}" for s in (found.standard, found.robust, found.verified, found.undecided)]

@@ -50,7 +50,7 @@ def run_title(result: Result) -> str:
 
 def headline(result: Result) -> Markup:
     """The four accuracies of a run."""
-    found, n = Accuracies.of(result.rows), len(result.rows)
+    found, n = Accuracies.of_rows(result.rows), len(result.rows)
 
     def tile(label: str, share: float, meaning: str, colour: str) -> Tile:
         low, high = interval(share, n)
@@ -69,7 +69,7 @@ def headline(result: Result) -> Markup:
 
 def run_summary(result: Result) -> str:
     """The accuracies in one line."""
-    found = Accuracies.of(result.rows)
+    found = Accuracies.of_rows(result.rows)
     shares = f"standard {percent(found.standard)}, robust {percent(found.robust)}, verified {percent(found.verified)}"
     return f"{shares} of {found.images:,} images" if result.rows else "no images yet"
 
@@ -147,7 +147,7 @@ def _radii(rows: Sequence[Row]) -> Markup | None:
     if not has_radii(rows):
         return None
     found = [radius(row.certified_eps) for row in rows if row.correct]
-    proved = sorted(value for value in found if isfinite(value))
+    proved = sorted(value if isfinite(value) else 0.0 for value in found)
     certified, standing = certified_curve(rows), standing_curve(rows)
     end = max(certified[-1][0], standing[-1][0])
     curves = [
@@ -155,8 +155,9 @@ def _radii(rows: Sequence[Row]) -> Markup | None:
         Curve(label="not attacked", points=_percent([*standing, (end, standing[-1][1])]), colour="orange", dashed=True),
     ]
     said = "No radius was proved."
-    if proved:
-        said = f"Median radius proved {median(proved):.4g}, largest {proved[-1]:.4g}, over {len(proved):,} images."
+    if any(proved):
+        middle, largest = median(proved), proved[-1]
+        said = f"Median radius proved {middle:.4g}, largest {largest:.4g}, over {len(proved):,} correct images."
     axes = Axes(x="radius ε", y="images, %", y_range=(0.0, 102.0), whole=False)
     plot = line_chart("Images proved robust by radius", said, axes, curves)
     return figure("Certified accuracy by radius", plot, said, " The truth lies between the curves.")
@@ -193,5 +194,5 @@ def _image(result: Result, row: Row, radii: bool, reasons: bool) -> list[object]
     if radii:
         for text in (row.certified_eps, row.attacked_eps):
             value = radius(text)
-            cells.append(Cell(text, value) if isfinite(value) else text or "")
+            cells.append(Cell(f"{value:.4g}", value) if isfinite(value) else "")
     return cells + ([row.reason] if reasons else [])

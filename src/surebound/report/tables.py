@@ -101,7 +101,7 @@ def table1_of(results: Iterable[Result]) -> list[Table1Row]:
 
 def _table1_row(key: tuple[str, str, str, str], results: Sequence[Result]) -> Table1Row:
     scale, dataset, setting, method = key
-    shares = [Accuracies.of(result.rows) for result in results]
+    shares = [Accuracies.of_rows(result.rows) for result in results]
     seconds = [number(result.run.notes.get("training_seconds")) for result in results]
     seconds = [s for s in seconds if isfinite(s)]
     return Table1Row(

@@ -1,9 +1,8 @@
 """Branching: UPB, FSB and SR on networks of IBP-R and COLT, image by image, side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from surebound.errors import StoreError
 from surebound.evaluate.store import Store
 from surebound.report.tables import branching, branching_markdown
 from surebound.reproduce.experiment import Plan, Summary, check, cores, document, failure, refuse, write, write_page
@@ -15,7 +14,6 @@ from surebound.reproduce.scales import NETWORKS, RULES, Cell
 
 if TYPE_CHECKING:
     from surebound.data.dataset import Dataset
-    from surebound.evaluate.certify import Task
 
 _TIMING = (
     "Every image is first taken through the attack and the bounds that need no search, once; what is left open is "
@@ -55,28 +53,20 @@ def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
 
 def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset") -> list[Job]:
     """Every image of every network that some rule has not been tried on."""
+    from surebound.evaluate.certify import expect_same_data
     from surebound.reproduce.perform import branching_task
 
     jobs = []
     with Store(place.store("branching")) as store:
         for cell in cells:
             tasks = {rule: branching_task(place, cell, dataset, rule) for rule in RULES}
-            runs = {rule: store.begin(task.describe()) for rule, task in tasks.items()}
-            done = {rule: store.done(run) for rule, run in runs.items()}
+            described = {rule: task.describe() for rule, task in tasks.items()}
+            for run in described.values():
+                expect_same_data(store, run)
+            runs = {rule: store.begin(run) for rule, run in described.items()}
+            done = {rule: store.outcomes(run) for rule, run in runs.items()}
             for image in tasks[RULES[0]].images:
-                _expect_same_image(tasks[RULES[0]], image, done)
                 left = {rule: run for rule, run in runs.items() if image not in done[rule]}
                 if left:
                     jobs.append(Job(kind="branch", cell=cell, image=image, first=image % len(RULES), runs=left))
     return jobs
-
-
-def _expect_same_image(task: "Task", image: int, done: Mapping[str, Mapping[int, str]]) -> None:
-    from surebound.evaluate.stages import property_sha256
-
-    known = {hashes[image] for hashes in done.values() if image in hashes}
-    if known and known != {property_sha256(task.sample(image), task.eps)}:
-        raise StoreError(
-            f"image {image} of '{task.dataset.name}' is not the one that the store of branching has results for; "
-            "expected the data set that the experiment began with"
-        )

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from surebound.data import load_dataset
-from surebound.evaluate.certify import CertifyProgress, Task, certify
+from surebound.evaluate.certify import CertifyProgress, certify
 from surebound.evaluate.stages import Certifier, Open, Settings
 from surebound.evaluate.store import Row, Store
-from surebound.network.model import Model
+from surebound.evaluate.task import Task
+from surebound.load.onnx import load_model
 from surebound.reproduce.job import Job
 from surebound.reproduce.place import Place
 from surebound.reproduce.scales import RULES, Cell
@@ -175,12 +176,8 @@ class _Bench:
         return {rule: [row.outcome, round(row.seconds, 3)] for rule, row in found.items()}
 
     def _load(self, cell: Cell) -> tuple[Cell, Task, Certifier]:
-        from surebound.load.onnx import load_onnx
-        from surebound.load.replay import replay
-
         task = branching_task(self._place, cell, self._dataset, RULES[0])
-        model = Model(load_onnx(task.file), replay(task.file), str(task.file))
-        return cell, task, Certifier(model, cell.eps, task.settings)
+        return cell, task, Certifier(load_model(task.file), cell.eps, task.settings)
 
     def _warm_up(self, certifier: Certifier, image: Open) -> None:
         """The first search of a process also imports and allocates, which is no rule's fault."""

@@ -1,0 +1,115 @@
+"""What is to be certified: a network, images, a radius and settings, checked before any work is done."""
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from fractions import Fraction
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from surebound.data.dataset import Dataset
+from surebound.errors import MissingFileError, NetworkError, UsageError
+from surebound.evaluate.stages import Sample, Settings
+from surebound.evaluate.store import Run
+from surebound.load.onnx import fingerprint
+from surebound.network.model import Model
+from surebound.problem import Robustness
+from surebound.version import __version__
+
+FILE = "model.onnx"  # of a training output folder
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """What to certify, and how."""
+
+    model: Path  # an ONNX file, or the folder of a training run that ended
+    dataset: Dataset
+    eps: Fraction
+    images: Sequence[int]  # of the test images
+    settings: Settings = field(default_factory=Settings)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            images = tuple(index(image) for image in self.images)
+        except TypeError as error:
+            raise UsageError(f"images are {self.images!r}; expected indices of test images") from error
+        there = len(self.dataset.test)
+        if outside := [image for image in images if not 0 <= image < there]:
+            raise UsageError(f"image {outside[0]} of '{self.dataset.name}'; expected an index from 0 to {there - 1}")
+        if len(set(images)) < len(images):
+            raise UsageError("an image is asked for twice; expected each index once")
+        object.__setattr__(self, "images", images)
+
+    @property
+    def file(self) -> Path:
+        """The ONNX file."""
+        file = self.model / FILE if self.model.is_dir() else self.model
+        if not file.is_file():
+            raise MissingFileError(
+                f"there is no network '{file}'; expected an ONNX file, or the folder of a training run that ended"
+            )
+        return file
+
+    def sample(self, image: int) -> Sample:
+        x, y = self.dataset.test.take([image])
+        return Sample(image, np.asarray(x, dtype=np.float32).reshape(-1), int(y[0]))
+
+    def describe(self) -> Run:
+        """The run as the store keeps it."""
+        return Run(
+            model=str(self.model),
+            model_sha256=fingerprint(self.file),
+            dataset=self.dataset.name,
+            data_sha256=_data_sha256(self.dataset),
+            shape=tuple(self.dataset.shape),
+            classes=tuple(map(str, self.dataset.classes)),
+            eps=str(self.eps),
+            images=tuple(self.images),
+            options=asdict(self.settings),
+            notes=dict(self.notes),
+            command=self.command,
+            version=__version__,
+            machine=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+def _data_sha256(dataset: Dataset) -> str:
+    """A hash of the test images and their labels, as they are stored."""
+    digest = hashlib.sha256(str(tuple(dataset.test.pixels.shape)).encode())
+    for tensor in (dataset.test.pixels, dataset.test.labels):
+        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+    return digest.hexdigest()
+
+
+def check_fits(model: Model, dataset: Dataset) -> None:
+    """Raise NetworkError unless the network takes the data set's images and has an output for each class."""
+    network = model.network
+    given, wanted = (tuple(n for n in shape if n != 1) for shape in (network.input_shape, dataset.shape))
+    flat = len(given) <= 1 and network.inputs == dataset.train.pixels[0].numel()
+    if (given != wanted and not flat) or network.outputs != len(dataset.classes):
+        raise NetworkError(
+            f"the network '{model.source}' has inputs of shape {_shape(network.input_shape)} and {network.outputs} "
+            f"outputs; expected {_shape(dataset.shape)} and {len(dataset.classes)} for the images of '{dataset.name}'"
+        )
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def exact(eps: float | str | Fraction) -> Fraction:
+    """A radius from 0 to 1, taken exactly."""
+    radius = Robustness(np.zeros(0), 0, eps).radius()
+    if radius > 1:
+        raise UsageError(f"eps must be from 0 to 1, got {eps!r}")
+    return radius

@@ -182,7 +182,16 @@ def test_options_that_make_no_sense_are_usage_errors(model: Model, options: dict
 
 @pytest.mark.parametrize(
     "changes",
-    [{"eps": None}, {"eps": "much"}, {"label": 1.0}, {"label": "1"}, {"label": 99}, {"x": ["a"]}, {"x": [300.0, 0.0]}],
+    [
+        {"eps": None},
+        {"eps": "much"},
+        {"eps": 2},
+        {"label": 1.0},
+        {"label": "1"},
+        {"label": 99},
+        {"x": ["a"]},
+        {"x": [300.0, 0.0]},
+    ],
 )
 def test_robustness_that_makes_no_sense_is_a_usage_error(changes: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"x": np.array([0.5, 0.5]), "label": 1, "eps": 0.1, **changes}
@@ -267,3 +276,10 @@ def test_a_module_and_its_verdict() -> None:
     model = surebound.load(module, input_shape=(2,))
     assert surebound.verify(model, surebound.Robustness(np.full(2, 0.5), label=0, eps=0.1)).status == "unsat"
     assert surebound.verify(model, surebound.Robustness(np.full(2, 0.5), label=1, eps=0.1)).status == "sat"
+
+
+def test_a_module_must_be_loaded_first() -> None:
+    module = torch.nn.Linear(2, 2)
+    for call in (lambda: surebound.verify(module, "p.vnnlib"), lambda: surebound.bounds(module, ([0, 0], [1, 1]))):  # type: ignore[arg-type]
+        with pytest.raises(errors.UsageError, match=r"surebound\.load"):
+            call()

@@ -1,12 +1,20 @@
 """Certifying images: outcomes against MILP and closed forms, stores that resume, radii between what is true."""
 
+import hashlib
+import multiprocessing
+import os
+import signal
+import time
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+import torch
 from classifiers import least_margins, nearest_means, small_digits, write
 
 import surebound
@@ -14,13 +22,14 @@ from surebound.attacks.images import ImageAttack
 from surebound.bounds.planet_lp import milp_minimum
 from surebound.data import load_dataset
 from surebound.data.dataset import Dataset, Images
-from surebound.errors import MissingFileError, StoreError, UsageError
+from surebound.errors import MissingFileError, NetworkError, ResourceError, StoreError, UsageError
 from surebound.evaluate import stages
 from surebound.evaluate.certify import BATCH, CertifyProgress, certify
 from surebound.evaluate.radius import distance
 from surebound.evaluate.stages import Certifier, Sample, Settings
 from surebound.evaluate.store import Row, Store
 from surebound.evaluate.task import Task
+from surebound.load.onnx import fingerprint
 from surebound.problem import Robustness
 
 EPS = Fraction(1, 30)
@@ -196,3 +205,92 @@ def test_a_single_black_pixel_image() -> None:
     """Boxes at the border of [0, 1] are clipped."""
     box = Robustness(np.array([0.0, 1.0, 0.5]), 0, "1/4").box()
     assert box.lower.tolist() == [0.0, 0.75, 0.25] and box.upper.tolist() == [0.25, 1.0, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"images": [0, 0]}, "twice"),
+        ({"images": [0, 360]}, "360"),
+        ({"images": [-1]}, "-1"),
+        ({"images": "01"}, "indices"),
+        ({"images": [0.5]}, "indices"),
+        ({"workers": 0}, "workers"),
+        ({"workers": 1.5}, "workers"),
+        ({"attack": "best"}, "best"),
+        ({"seed": -1}, "seed"),
+        ({"timeout": 0}, "timeout"),
+        ({"branching": "best"}, "branching"),
+    ],
+)
+def test_mistakes_leave_no_store(net: Path, tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        surebound.certify(net, "digits", **{"eps": "1/30", "store": tmp_path / "s.sqlite", "images": [0], **changes})
+    assert not (tmp_path / "s.sqlite").exists()
+
+
+def test_images_of_any_kind(net: Path, tmp_path: Path) -> None:
+    for k, images in enumerate((np.arange(3), iter([0, 1, 2]), torch.arange(3))):
+        result = surebound.certify(net, DIGITS, eps="1/30", store=tmp_path / f"{k}.sqlite", images=images)
+        assert [row.image for row in result.rows] == [0, 1, 2]
+
+
+def test_a_network_for_other_images(tmp_path: Path, net: Path) -> None:
+    wide = replace(DIGITS, train=_reshaped(DIGITS.train), test=_reshaped(DIGITS.test))
+    few = replace(DIGITS, classes=(*DIGITS.classes, "none"))
+    for dataset in (wide, few):
+        with pytest.raises(NetworkError, match="expected"):
+            surebound.certify(net, dataset, eps="1/30", store=tmp_path / "s.sqlite", images=[0])
+    with pytest.raises(UsageError, match="path of an ONNX file"):
+        surebound.certify(small_digits(), DIGITS, eps="1/30", store=tmp_path / "s.sqlite")  # type: ignore[arg-type]
+    assert not (tmp_path / "s.sqlite").exists()
+
+
+def _reshaped(images: Images) -> Images:
+    return Images(images.pixels.reshape(-1, 1, 4, 16), images.labels)
+
+
+def test_weights_in_another_file_belong_to_the_network(net: Path, tmp_path: Path) -> None:
+    """Other weights beside the same file are another network, and old results are not its own."""
+    model = onnx.load(str(net))
+    onnx.save(model, str(tmp_path / "m.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
+    before = fingerprint(tmp_path / "m.onnx")
+    weights = bytearray((tmp_path / "w.bin").read_bytes())
+    weights[3] ^= 1
+    (tmp_path / "w.bin").write_bytes(bytes(weights))
+    assert fingerprint(tmp_path / "m.onnx") != before
+    assert fingerprint(net) == hashlib.sha256(net.read_bytes()).hexdigest()
+
+
+def test_data_sets_of_one_name_are_not_mixed(net: Path, tmp_path: Path) -> None:
+    certify(_task(net, range(3)), tmp_path / "s.sqlite")
+    other = replace(DIGITS, test=Images(DIGITS.test.pixels.flip(3).contiguous(), DIGITS.test.labels))
+    with pytest.raises(StoreError, match="other images"):
+        certify(_task(net, range(3, 6), other), tmp_path / "s.sqlite", resume=True)
+
+
+def test_radii_are_written_one_by_one(net: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    certify(
+        _task(net, range(6), radius_search=True, timeout=5.0),
+        tmp_path / "s.sqlite",
+        on_progress=lambda progress: seen.append(progress.done),
+    )
+    assert len(set(seen)) >= 5
+
+
+def test_a_killed_worker_is_one_sentence(net: Path, tmp_path: Path) -> None:
+    def kill(progress: CertifyProgress) -> None:
+        if not progress.done:
+            Thread(target=_kill_a_child, daemon=True).start()
+
+    with pytest.raises(ResourceError, match="a worker was killed"):
+        certify(_task(net, range(300)), tmp_path / "s.sqlite", workers=2, on_progress=kill)
+    done = certify(_task(net, range(5)), tmp_path / "s.sqlite", resume=True)
+    assert len(done.rows) == 5
+
+
+def _kill_a_child() -> None:
+    while not (children := multiprocessing.active_children()):
+        time.sleep(0.01)
+    os.kill(children[0].pid or 0, signal.SIGKILL)

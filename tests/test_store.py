@@ -130,3 +130,39 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(StoreError, match="version 99"):
         Store(tmp_path / "a.sqlite")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE rows SET outcome = 'zzz'",
+        "UPDATE rows SET stage = 7",
+        "UPDATE rows SET label = 'one'",
+        "UPDATE rows SET seconds = 1e308",
+        "UPDATE rows SET phases = '[1'",
+        "UPDATE rows SET phases = '[]'",
+        "UPDATE rows SET certified_eps = '1e9999999'",
+        "UPDATE rows SET counterexample = x'0102', clean = x'0102', adversarial = 1",
+        "UPDATE rows SET counterexample = x'00000000', clean = x'00000000', adversarial = NULL",
+        "UPDATE runs SET record = '{'",
+        "UPDATE runs SET record = '[]'",
+        "UPDATE runs SET record = json_set(record, '$.shape', json('[\"a\"]'))",
+        "UPDATE runs SET record = json_set(record, '$.notes', 3)",
+    ],
+)
+def test_damage_is_one_sentence(tmp_path: Path, damage: str) -> None:
+    with Store(tmp_path / "a.sqlite") as store:
+        store.add(store.begin(RUN), row(0))
+    db = sqlite3.connect(tmp_path / "a.sqlite")
+    with db:
+        db.execute(damage)
+    db.close()
+    with Store(tmp_path / "a.sqlite", readonly=True) as store, pytest.raises(StoreError, match="damaged"):
+        store.runs()
+        store.rows(1)
+
+
+def test_a_store_is_always_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Store(":memory:").close()
+    assert (tmp_path / ":memory:").is_file()

@@ -42,8 +42,8 @@ def _configure(parser: ArgumentParser) -> None:
         "--scale",
         choices=tuple(SCALES),
         required=True,
-        help="smoke: seconds, only to see it run; cpu: hours on two cores, a smaller network and schedule; "
-        "paper: everything as published, for a GPU and days",
+        help="smoke: a minute, only to see it run; cpu: hours on two cores, a smaller network and schedule; "
+        "paper: everything as published, for a GPU and weeks",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="the folder for trainings, results and tables")
     parser.add_argument("--resume", action="store_true", help="go on with what the folder has")

@@ -98,7 +98,7 @@ def _lead(material: Material) -> str:
     results, trainings = material.results, material.trainings
     if material.stores:
         settled = sum(len(result.rows) for result in results)
-        parts.append(f"{_count(len(results), 'run')} over {_count(settled, 'image')}")
+        parts.append(f"{_count(len(results), 'run')}, {_count(settled, 'result')}")
         spent = sum(row.seconds for result in results for row in result.rows)
         if settled:
             parts.append(f"{duration(spent)} of verification")

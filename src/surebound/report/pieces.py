@@ -75,6 +75,9 @@ def fold(
     return element("details", element("summary", heading), *inside, open="" if open_ else None, class_=style, id_=id_)
 
 
+_MANY = 9  # columns beyond which a table is set smaller
+
+
 def table(
     caption: str,
     columns: Sequence[Column],
@@ -99,7 +102,7 @@ def table(
         element("caption", caption),
         element("thead", element("tr", *above) if above else None, element("tr", *head)),
         element("tbody", *lines),
-        class_="sortable" if sortable else None,
+        class_="sortable" if sortable else "dense" if len(columns) > _MANY else None,
     )
     style = "scroll tall" if tall else "scroll"
     return element("div", whole, class_=style, role="region", tabindex=0, aria_label=caption)

@@ -121,6 +121,7 @@ thead th.group{{border-bottom:0;padding-bottom:0;color:var(--ink)}}
 thead tr:last-child th{{border-bottom:1.5px solid var(--ink)}}
 .tall thead th{{position:sticky;top:0;background:var(--ground);border-bottom:0;box-shadow:inset 0 -1.5px var(--ink)}}
 tbody th{{font-weight:600;min-width:11em}}
+.dense{{font-size:13px}} .dense th,.dense td{{padding:6px 7px}} .dense thead th{{font-size:12.5px}}
 tbody th.n{{min-width:0}}
 .n{{text-align:right;white-space:nowrap}}
 .paper{{color:var(--muted)}}

@@ -298,7 +298,7 @@ def test_many_runs_fold_and_show_few_images(tmp_path: Path, monkeypatch: pytest.
     rows = [make_row(i, "attacked", "attack", float(i)) for i in range(110)]
     runs = [(make_run(eps=f"{k}/255"), rows) for k in range(20)]
     page = Page(make_page(write_store(tmp_path / "r.sqlite", runs)))
-    assert "20 runs over 2,200 images" in page.text and "The 100 slowest of 110 images" in page.text
+    assert "20 runs, 2,200 results" in page.text and "The 100 slowest of 110 images" in page.text
     assert len(page.all("img")) == 20 * 2 * 3 and "the first 2 of 110" in page.text
     assert all("open" not in details for details in page.all("details"))
 

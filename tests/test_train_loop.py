@@ -248,7 +248,9 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_resume_without_a_checkpoint_begins(tmp_path: Path) -> None:
     settings = config(schedule={"epochs": 1})
-    Folder(tmp_path / "run", settings).begin()
+    folder = Folder(tmp_path / "run", settings)
+    folder.begin()
+    folder.release()
     run(settings, tmp_path / "run", resume=True)
     run(settings, tmp_path / "fresh", resume=True)
     assert same(tmp_path / "run", tmp_path / "fresh")

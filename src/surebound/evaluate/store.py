@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import sqlite3
+import time
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 _RADIUS = re.compile(r"[0-9]{1,400}(/[0-9]{1,400})?|[0-9]{0,30}\.[0-9]{1,400}")
 _APPLICATION = 0x73626E64  # "sbnd": tells our files from other databases
 _VERSION = 1
+_PATIENCE = 60.0  # seconds to wait for other processes
 _SCHEMA = """
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY,
@@ -175,7 +177,7 @@ class Store:
             raise StoreError(f"there is no store '{self.path}'; expected a file that surebound certify wrote")
         with self._sentence():
             target = self._readonly_uri() if readonly else str(self.path.absolute())
-            self._db = sqlite3.connect(target, uri=readonly, isolation_level=None, timeout=60.0)
+            self._db = sqlite3.connect(target, uri=readonly, isolation_level=None, timeout=_PATIENCE)
             try:
                 self._open(readonly)
             except BaseException:
@@ -189,7 +191,7 @@ class Store:
 
     def _open(self, readonly: bool) -> None:
         if not readonly and self._empty:
-            self._db.execute("PRAGMA journal_mode = WAL")
+            self._keep_a_log()
             with self._transaction():
                 if self._empty:  # still: another process may have made it meanwhile
                     self._make()
@@ -201,6 +203,18 @@ class Store:
             raise StoreError(f"'{self.path}' is a store of version {version}; expected {_VERSION}")
         if not readonly:
             self._db.execute("PRAGMA synchronous = FULL")
+
+    def _keep_a_log(self) -> None:
+        """Write ahead. Unlike everything else, SQLite does not wait for others to let it change this."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     @property
     def _empty(self) -> bool:

@@ -62,7 +62,8 @@ def main() -> int:
 
 
 def _cases(shared: Path) -> list[Case]:
-    known = {(i.onnx.name.removesuffix(".gz"), i.vnnlib.name.removesuffix(".gz")): i for i in _instances(shared)}
+    instances = read_instances(shared / "vnncomp")
+    known = {(i.onnx.name.removesuffix(".gz"), i.vnnlib.name.removesuffix(".gz")): i for i in instances}
     found = []
     with (shared / "bench" / "reference.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -70,10 +71,6 @@ def _cases(shared: Path) -> list[Case]:
             verdicts = {tool: row[f"{tool}_verdict"] for tool in TOOLS}
             found.append(Case(known[row["onnx"], row["vnnlib"]], verdicts, seconds))
     return found
-
-
-def _instances(shared: Path) -> list[Instance]:
-    return read_instances(shared / "vnncomp")
 
 
 def _report(cases: list[Case], runs: dict[str, list[tuple[Record, float]]], where: str) -> str:

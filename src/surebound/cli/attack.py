@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from surebound.attacks import ATTACKS
 from surebound.cli.arguments import count, eps_text, output_files, seed, set_threads, write_whole
-from surebound.cli.command import Command
+from surebound.cli.command import INTERRUPTED, Command
 from surebound.cli.display import StatusLine
 from surebound.cli.model import add_images, check_model, choose_images
 from surebound.errors import UsageError
 
 if TYPE_CHECKING:
     from surebound.attacks.images import ImageAttack
-
-INTERRUPTED = 130
 
 
 def _configure(parser: ArgumentParser) -> None:

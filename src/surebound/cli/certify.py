@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from surebound.attacks import ATTACKS
 from surebound.branching import CHOICES
 from surebound.cli.arguments import count, eps_text, output_files, positive_seconds, seed, set_threads, write_whole
-from surebound.cli.command import Command
+from surebound.cli.command import INTERRUPTED, Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.model import add_images, check_model, choose_images
 from surebound.errors import UsageError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from surebound.evaluate.task import Task
 
 STORE = "certify.sqlite"
-INTERRUPTED = 130
 
 
 def _configure(parser: ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from surebound.cli import COMMANDS
+from surebound.cli.command import INTERRUPTED
 from surebound.errors import SureboundError
 from surebound.version import __version__
 
@@ -15,7 +16,6 @@ from surebound.version import __version__
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 USAGE_ERROR = 2
-INTERRUPTED = 130
 NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
 
 

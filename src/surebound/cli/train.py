@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surebound.cli.arguments import eps_text, set_threads, thread_count
-from surebound.cli.command import Command
+from surebound.cli.command import INTERRUPTED, Command
 from surebound.cli.display import StatusLine, duration
 from surebound.errors import UsageError
-
-INTERRUPTED = 130
 
 if TYPE_CHECKING:
     from surebound.train.loop import TrainProgress

@@ -19,12 +19,10 @@ from surebound.cli.arguments import (
     thread_count,
     write_whole,
 )
-from surebound.cli.command import Command
+from surebound.cli.command import INTERRUPTED, Command
 from surebound.cli.display import ProgressLine
 from surebound.errors import UsageError
 from surebound.problem import Counterexample, Verdict
-
-INTERRUPTED = 130
 
 
 def _configure(parser: ArgumentParser) -> None:

@@ -9,7 +9,7 @@ counterexample that was replayed on the original network, "verified" with bounds
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -31,7 +31,7 @@ from surebound.errors import UsageError
 from surebound.evaluate.store import Counter, Outcome, Row, Stage
 from surebound.network.linear import size
 from surebound.network.model import Model
-from surebound.problem import Property, Robustness, Verdict
+from surebound.problem import Box, Robustness, Verdict
 from surebound.verify.pipeline import Options, verify
 
 _FIXED_SLOPES = LayerBounding(ascent=None)
@@ -73,6 +73,14 @@ class Sample:
     x: NDArray[np.float32]  # (inputs,)
     label: int
 
+    def robustness(self, eps: Fraction) -> Robustness:
+        """What is asked about it."""
+        return Robustness(self.x.astype(np.float64), self.label, eps)
+
+    def rivals(self, outputs: int) -> list[int]:
+        """The other classes, in the order of a robustness property's regions."""
+        return [j for j in range(outputs) if j != self.label]
+
 
 @dataclass(frozen=True, eq=False)
 class Open:
@@ -108,47 +116,39 @@ class Certifier:
 
     def search(self, image: Open, *, branching: str | None = None) -> Row:
         """α-CROWN for what is open, then branch and bound; `branching` instead of the settings' rule."""
-        sample, settings = image.sample, self.settings
-        whole = self._property(sample, self.eps)
-        others = [j for j in range(self.model.network.outputs) if j != sample.label]
-        regions = tuple(r for r, j in zip(whole.regions, others, strict=True) if j in image.rivals)
-        options = Options(
-            timeout=settings.timeout,
-            branching=branching or settings.branching,
-            seed=settings.seed,
-            early_stop=settings.early_stop,
-            quick_attack=None,
-        )
+        sample, outputs = image.sample, self.model.network.outputs
+        whole = sample.robustness(self.eps).to_property(outputs)
+        every = zip(whole.regions, sample.rivals(outputs), strict=True)
+        regions = tuple(region for region, rival in every if rival in image.rivals)
+        options = replace(self._options, branching=branching or self.settings.branching, quick_attack=None)
         verdict = verify(self.model, replace(whole, regions=regions), options)
         phases = image.phases | verdict.seconds_by_phase
         phases["attack"] = image.phases.get("attack", 0.0) + verdict.seconds_by_phase.get("attack", 0.0)
         searched = any(name in verdict.seconds_by_phase for name in _SEARCHING)
-        return Row(
-            image=sample.image,
-            label=sample.label,
-            predicted=image.predicted,
+        return _row(
+            sample,
+            image.predicted,
+            self.eps,
+            phases,
             outcome=_OUTCOMES[verdict.status],
             stage="search" if searched else "alpha-crown",
             seconds=sum(image.phases.values()) + verdict.seconds,
-            phases={name: round(seconds, 6) for name, seconds in phases.items()},
             subproblems=verdict.subproblems,
             lower_bound=verdict.lower_bound,
             reason=verdict.reason,
-            property_sha256=property_sha256(sample, self.eps),
             counter=_counter(sample, verdict),
         )
 
     def decide(self, sample: Sample, eps: Fraction) -> Verdict:
         """Robustness within another radius, by the whole of `surebound.verify`."""
+        return verify(self.model, sample.robustness(eps), self._options)
+
+    @property
+    def _options(self) -> Options:
         settings = self.settings
-        options = Options(
+        return Options(
             timeout=settings.timeout, branching=settings.branching, seed=settings.seed, early_stop=settings.early_stop
         )
-        return verify(self.model, self._property(sample, eps), options)
-
-    def _property(self, sample: Sample, eps: Fraction) -> Property:
-        robustness = Robustness(sample.x.astype(np.float64), sample.label, eps)
-        return robustness.to_property(self.model.network.outputs)
 
 
 class _Batch:
@@ -156,20 +156,21 @@ class _Batch:
 
     def __init__(self, model: Model, samples: Sequence[Sample], eps: Fraction, settings: Settings) -> None:
         self._model, self._samples, self._eps, self._settings = model, samples, eps, settings
-        self._predicted = model.replay(np.stack([s.x for s in samples])).argmax(1)
+        self._x = np.stack([s.x for s in samples])
+        self._predicted = model.replay(self._x).argmax(1)
         self._left = list(range(len(samples)))
         self._phases: list[dict[str, float]] = [{} for _ in samples]
         self._best: dict[int, Tensor] = {}  # sample -> the best bounds on its margins, (outputs − 1,)
+        self._boxes: dict[int, Box] = {}  # sample -> its box, once it is needed
         self.rows: list[Row] = []
 
     def attack(self) -> None:
         settings = self._settings
-        x, y = np.stack([s.x for s in self._samples]), np.array([s.label for s in self._samples])
         with self._phase("attack"):
             result = attack_images(
                 self._model,
-                x,
-                y,
+                self._x,
+                np.array([s.label for s in self._samples]),
                 eps=self._eps,
                 method=settings.attack,
                 steps=settings.steps,
@@ -212,8 +213,11 @@ class _Batch:
 
     def _enclose(self, left: list[int]) -> Enclosure:
         """Intervals for all nodes over the boxes of images."""
-        shape, samples = (-1, *self._model.network.input_shape), [self._samples[i] for i in left]
-        boxes = [Robustness(s.x.astype(np.float64), s.label, self._eps).box() for s in samples]
+        shape = (-1, *self._model.network.input_shape)
+        for i in left:
+            if i not in self._boxes:
+                self._boxes[i] = self._samples[i].robustness(self._eps).box()
+        boxes = [self._boxes[i] for i in left]
         lower, upper = (
             torch.from_numpy(np.stack(ends)).reshape(shape)
             for ends in ([box.lower for box in boxes], [box.upper for box in boxes])
@@ -222,19 +226,17 @@ class _Batch:
 
     def _settle(self, i: int, outcome: Outcome, stage: Stage, counter: Counter | None = None) -> None:
         self._left.remove(i)
-        sample, phases = self._samples[i], self._phases[i]
         self.rows.append(
-            Row(
-                image=sample.image,
-                label=sample.label,
-                predicted=int(self._predicted[i]),
+            _row(
+                self._samples[i],
+                int(self._predicted[i]),
+                self._eps,
+                self._phases[i],
                 outcome=outcome,
                 stage=stage,
-                seconds=sum(phases.values()),
-                phases={name: round(seconds, 6) for name, seconds in phases.items()},
+                seconds=sum(self._phases[i].values()),
                 subproblems=len(self._best[i]) if outcome == "verified" else 0,
                 lower_bound=float(self._best[i].min()) if i in self._best else None,
-                property_sha256=property_sha256(sample, self._eps),
                 counter=counter,
             )
         )
@@ -244,8 +246,8 @@ class _Batch:
         found = []
         for i in self._left:
             sample, best = self._samples[i], self._best.get(i)
-            others = [j for j in range(self._model.network.outputs) if j != sample.label]
-            rivals = tuple(j for k, j in enumerate(others) if best is None or not bool(best[k] > 0))
+            others = enumerate(sample.rivals(self._model.network.outputs))
+            rivals = tuple(j for k, j in others if best is None or not bool(best[k] > 0))
             found.append(Open(sample, int(self._predicted[i]), rivals, dict(self._phases[i])))
         return found
 
@@ -259,6 +261,18 @@ class _Batch:
             share = (time.monotonic() - begin) / max(len(inside), 1)
             for i in inside:
                 self._phases[i][name] = self._phases[i].get(name, 0.0) + share
+
+
+def _row(sample: Sample, predicted: int, eps: Fraction, phases: Mapping[str, float], **settled: Any) -> Row:
+    """The row of an image, from what is known of it and how it was settled."""
+    return Row(
+        image=sample.image,
+        label=sample.label,
+        predicted=predicted,
+        phases={name: round(seconds, 6) for name, seconds in phases.items()},
+        property_sha256=property_sha256(sample, eps),
+        **settled,
+    )
 
 
 def _margins(outputs: int, label: int) -> Tensor:

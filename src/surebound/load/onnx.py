@@ -125,12 +125,11 @@ def load_model(path: str | Path) -> Model:
 
 def fingerprint(path: Path) -> str:
     """The SHA-256 of a file and, where it keeps weights in others, of those, too."""
-    content = read_bytes(path) if path.suffix == ".gz" else path.read_bytes()
     digest = hashlib.sha256(path.read_bytes())
     import onnx
     from onnx.external_data_helper import uses_external_data
 
-    graph = onnx.load_model_from_string(content).graph
+    graph = onnx.load_model_from_string(read_bytes(path)).graph
     constants = [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
     named = {
         entry.value

@@ -21,6 +21,7 @@ from surebound.cli.arguments import (
 )
 from surebound.cli.command import INTERRUPTED, Command
 from surebound.cli.display import ProgressLine
+from surebound.cli.quick_torch import quick_import
 from surebound.errors import UsageError
 from surebound.problem import Counterexample, Verdict
 
@@ -86,6 +87,9 @@ def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
     from surebound.load.vnnlib import read_property
 
     problem = read_property(args.property)  # before the slow imports, so that mistakes in it show at once
+    importing = time.monotonic()
+    quick_import()
+    imported = time.monotonic()
     set_threads(args.threads)
     from surebound.api import load, verify
 
@@ -102,7 +106,8 @@ def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
         early_stop=args.early_stop,
         on_progress=progress,
     )
-    phases = {"load": round(loading, 6), **verdict.seconds_by_phase}
+    torch = imported - importing
+    phases = {"import": round(torch, 6), "load": round(loading - torch, 6), **verdict.seconds_by_phase}
     return replace(verdict, seconds=verdict.seconds + loading, seconds_by_phase=phases)
 
 

@@ -1,0 +1,64 @@
+"""Import torch without the parts that one verification never touches, which are two fifths of the time it takes.
+
+`import torch` loads what traces, compiles, exports, quantises and distributes networks. `quick_import` first puts a
+placeholder in the place of each of those modules; one that is used after all loads the real module then. It is meant
+for a process that ends with its verdict: torch.compile and torch.export do not work in it.
+
+What torch's modules do on import differs from version to version, so this is for the versions it was tried with; any
+other is imported as it is.
+"""
+
+import importlib
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+TRIED = ("2.13.",)
+
+DEFERRED = (
+    "_meta_registrations",  # shapes of results without their numbers, for tracing; brings _decomp, _prims and _refs
+    "_tensor_docs",
+    "ao",
+    "distributed._meta_registrations",
+    "distributions",
+    "export",
+    "masked",
+    "nn.intrinsic",
+    "nn.qat",
+    "nn.quantizable",
+    "nn.quantized",
+    "quantization",
+    "utils.data",
+)
+
+
+class Deferred(ModuleType):
+    """Stands for a module until one of its attributes is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":  # inspect asks all modules for these
+            raise AttributeError(f"module '{self.__name__}' is not loaded yet and has no attribute '{name}'")
+        return getattr(self._loaded(), name)
+
+    def _loaded(self) -> ModuleType:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+
+def quick_import() -> None:
+    """Import torch, the quick way if its version is one that was tried; nothing if it is imported already."""
+    if "torch" in sys.modules:
+        return
+    try:
+        quick = version("torch").startswith(TRIED)
+    except PackageNotFoundError:  # built from source, say
+        quick = False
+    names = [f"torch.{name}" for name in DEFERRED] if quick else []
+    for name in names:
+        sys.modules.setdefault(name, Deferred(name))
+    importlib.import_module("torch")
+    for name in names:  # as a real import would have done
+        parent, _, child = name.rpartition(".")
+        setattr(sys.modules[parent], child, sys.modules[name])

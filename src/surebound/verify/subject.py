@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, Slopes, Specification, ascend, evaluate
+from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
+from surebound.bounds.kernel import Kernel
 from surebound.bounds.relaxation import Relaxation, relax
 from surebound.branching.rule import Context
 from surebound.network.graph import Network
@@ -24,6 +26,11 @@ class Subject:
     @cached_property
     def fast_form(self) -> Form:
         return self.form.to(torch.float32)
+
+    @cached_property
+    def kernel(self) -> Kernel | None:
+        """The folded form, ready for the ascent."""
+        return Kernel.of(self.form) if isinstance(self.form, FoldedForm) else None
 
     @cached_property
     def fast_specification(self) -> Specification:
@@ -78,8 +85,10 @@ class Subject:
         """β-CROWN in float32."""
         if duals.beta is None and nodes.signs is not None:
             duals = replace(duals, beta=torch.zeros_like(duals.alpha))
-        form, specification, relaxation = self.fast_form, self.fast_specification, self.fast_relaxation
-        return ascend(form, specification, relaxation, nodes, duals, ascent, stop_above=self.margin)
+        specification, relaxation = self.fast_specification, self.fast_relaxation
+        if self.kernel is not None:
+            return self.kernel.ascend(specification, relaxation, nodes, duals, ascent, stop_above=self.margin)
+        return ascend(self.fast_form, specification, relaxation, nodes, duals, ascent, stop_above=self.margin)
 
     def sound_bounds(self, nodes: Nodes, duals: Duals) -> Tensor:
         """The bound at given duals in float64, its rounding error taken off. # (nodes,) float64"""

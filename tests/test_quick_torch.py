@@ -23,6 +23,7 @@ def test_arithmetic_leaves_the_rest_unloaded() -> None:
 import torch
 from surebound.network.conv import Conv
 conv = Conv(torch.ones(2, 1, 3, 3), (1, 4, 4))
+assert torch.rand(1, generator=torch.Generator().manual_seed(0)) != torch.rand(1)
 print(conv.adjoint(conv.apply(torch.ones(1, 1, 4, 4)))[0].sum().item())
 print(sum(isinstance(sys.modules["torch." + name], Deferred) for name in DEFERRED))
 """

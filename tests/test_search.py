@@ -34,8 +34,9 @@ Vector = NDArray[np.float64]
 
 RULES = ("auto", "upb", "fsb", "sr")
 WEAK = PGD(steps=1, restarts=1)  # so that the search has to find counterexamples
-LAZY = SearchConfig(
-    root=Ascent(iterations=0), ascent=Ascent(iterations=0), iterations=IterationPolicy(count=0, cap=0)
+ALONE = SearchConfig(attack_share=0.0)  # and by its bounds alone
+LAZY = replace(
+    ALONE, root=Ascent(iterations=0), ascent=Ascent(iterations=0), iterations=IterationPolicy(count=0, cap=0)
 )  # so that everything has to be split
 
 
@@ -95,7 +96,7 @@ def prop(network: Network, *regions: Region) -> Property:
 
 def decide(network: Network, *regions: Region, branching: str = "auto", options: Options | None = None) -> Verdict:
     """The verdict; a counterexample is checked in float64 here."""
-    chosen = replace(options or Options(quick_attack=WEAK, timeout=60.0), branching=branching)
+    chosen = replace(options or Options(quick_attack=WEAK, search=ALONE, timeout=60.0), branching=branching)
     verdict = verify(model(network), prop(network, *regions), chosen)
     if verdict.status == "sat":
         assert violated(network, regions, verdict) is not None
@@ -314,7 +315,7 @@ def test_a_queue_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr("surebound.verify.search.Queue", Watched)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = Options(quick_attack=WEAK, search=SearchConfig(batch=128), memory=1, timeout=60.0)
+    small = Options(quick_attack=WEAK, search=replace(ALONE, batch=128), memory=1, timeout=60.0)
     assert [v.status for v in both_sides("conv", 1, "sr", small)] == ["unsat", "sat"]
     assert spilled == [(True, 1), (True, 1)]
     assert list(tmp_path.iterdir()) == []

@@ -85,7 +85,7 @@ class Kernel:
 
         λ̄ and x are filled in for nodes that are not above `stop_above`: nobody asks for those of the others.
         """
-        rows = _Rows.of(self, specification)
+        rows = KernelRows.of(self, specification)
         run = _Run(self, rows, relaxation, nodes, duals)
         best = _Best(run)
         for step in range(config.iterations):
@@ -119,7 +119,7 @@ def _stored(weight: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class KernelRows:
     """The specification's rows over [z | neurons], with their signs turned as λ̄ has them."""
 
     start: Tensor  # (columns, rows)  −c
@@ -127,10 +127,16 @@ class _Rows:
     starts: tuple[int, ...]
 
     @staticmethod
-    def of(kernel: Kernel, specification: Specification) -> "_Rows":
+    def of(kernel: Kernel, specification: Specification) -> "KernelRows":
         rows, inputs = specification.rows, kernel.inputs
         constant = rows.constant + rows.coefficients[:, :inputs] @ kernel.centre
-        return _Rows(_scaled(rows.coefficients, kernel.radius).neg_().T.contiguous(), constant, specification.starts)
+        return KernelRows(
+            _scaled(rows.coefficients, kernel.radius).neg_().T.contiguous(), constant, specification.starts
+        )
+
+    def values(self, columns: Tensor) -> Tensor:
+        """Every row at given columns. # (columns, nodes) -> (rows, nodes)"""
+        return self.constant[:, None] - self.start.T @ columns
 
     def members(self, region: Tensor) -> Tensor:
         """Which rows belong to each node's region. # (rows, nodes) bool"""
@@ -173,7 +179,7 @@ class _Splits:
 class _Run:
     """The state of an ascent: nodes that are still going, their duals, moments and buffers."""
 
-    def __init__(self, kernel: Kernel, rows: _Rows, relaxation: Relaxation, nodes: Nodes, duals: Duals) -> None:
+    def __init__(self, kernel: Kernel, rows: KernelRows, relaxation: Relaxation, nodes: Nodes, duals: Duals) -> None:
         count, neurons = len(nodes), kernel.neurons
         self.kernel, self.rows = kernel, rows
         self.region = nodes.region
@@ -295,7 +301,7 @@ class _Run:
         """π moves along the rows' values, stays on the simplex."""
         assert self.mix is not None and self.member is not None
         member = self.member.float()
-        value = (self.rows.constant[:, None] - self.rows.start.T @ self.points) * member
+        value = self.rows.values(self.points) * member
         centred = (value - value.sum(0) / member.sum(0)) * member
         raw = _adam(self.mix.clone(), centred.neg_(), first, second, config, step).clamp_(min=0.0) * member
         total = raw.sum(0)
@@ -334,7 +340,9 @@ class _Best:
             else:
                 mine[:, at] = new[:, better]
 
-    def finish(self, kernel: Kernel, rows: _Rows, relaxation: Relaxation, nodes: Nodes, stop_above: float) -> Bounded:
+    def finish(
+        self, kernel: Kernel, rows: KernelRows, relaxation: Relaxation, nodes: Nodes, stop_above: float
+    ) -> Bounded:
         """The result in the order of the search: nodes are rows again."""
         count = len(self.bound)
         variables = iter(self.duals)

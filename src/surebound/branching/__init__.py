@@ -17,6 +17,7 @@ RULES: "Registry[type[Rule]]" = Registry(
         "upb": "surebound.branching.upb:UPB",
         "fsb": "surebound.branching.fsb:FSB",
         "sr": "surebound.branching.sr:SR",
+        "mixture": "surebound.branching.mixture:Mixture",
     },
 )
 

@@ -1,14 +1,18 @@
 """What a branching rule sees, and what it answers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Duals, Nodes, Slopes, Specification, evaluate
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, Slopes, Specification, evaluate
 from surebound.bounds.form import Form
 from surebound.bounds.relaxation import Relaxation
+
+Bound = Callable[[Nodes, Duals, Ascent], Bounded]
+"""β-CROWN on a batch of nodes, from given duals."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +23,7 @@ class Context:
     specification: Specification  # float32
     relaxation: Relaxation  # float32, CROWN slopes
     bias: Tensor  # (neurons,) the constant that feeds each relaxed neuron in the original network
+    bound: Bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +34,11 @@ class Bounding:
     duals: Duals
     lam: Tensor  # (nodes, neurons) λ̄
     bound: Tensor  # (nodes,)
+
+
+def take(batch: Bounding, index: Tensor) -> Bounding:
+    """Some of the nodes."""
+    return Bounding(batch.nodes[index], batch.duals[index], batch.lam[index], batch.bound[index])
 
 
 class Rule(Protocol):

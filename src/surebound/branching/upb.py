@@ -8,9 +8,8 @@ with λ̄ from the duals of the last bounding step. It is the term of the dual o
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Nodes
 from surebound.branching.fsb import FSB
-from surebound.branching.rule import Bounding, Context, open_neurons
+from surebound.branching.rule import Bounding, Context, open_neurons, take
 
 
 class UPB:
@@ -30,10 +29,5 @@ class UPB:
         best, choice = self.scores(batch).max(1)
         weak = torch.nonzero(best <= self.threshold).flatten()
         if len(weak):
-            choice[weak] = self.fallback.choose(_take(batch, weak))
+            choice[weak] = self.fallback.choose(take(batch, weak))
         return choice
-
-
-def _take(batch: Bounding, index: Tensor) -> Bounding:
-    nodes: Nodes = batch.nodes[index]
-    return Bounding(nodes, batch.duals[index], batch.lam[index], batch.bound[index])

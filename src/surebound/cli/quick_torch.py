@@ -59,6 +59,14 @@ def quick_import() -> None:
     for name in names:
         sys.modules.setdefault(name, Deferred(name))
     importlib.import_module("torch")
-    for name in names:  # as a real import would have done
+    if names:
+        _make_up_for(names)
+
+
+def _make_up_for(names: list[str]) -> None:
+    """What the real imports would have done that is needed."""
+    for name in names:
         parent, _, child = name.rpartition(".")
         setattr(sys.modules[parent], child, sys.modules[name])
+    torch, base = sys.modules["torch"], importlib.import_module("torch._opaque_base")
+    torch._C._set_generator_metaclass(base.OpaqueBaseMeta)  # without it there is no torch.Generator

@@ -33,7 +33,8 @@ from surebound.verify.subject import Subject
 INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input box
 NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in any case
 ATTACK_SHARE = 0.05  # of the remaining time, for one attack
-ATTACK_AFTER = 1.0  # seconds of search before the longer attack
+SEARCH_ATTACK_SHARE = 0.05  # of a search's time, for attacks on the way, the first after
+ATTACK_AFTER = 5.0  # seconds
 FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64; beyond it, the graph form is used
 
 
@@ -47,7 +48,7 @@ class Options:
     memory: int | None = None  # bytes; None: a quarter of what is available
     early_stop: bool = False
     quick_attack: PGD | None = field(default_factory=lambda: PGD(steps=20, restarts=5))  # None: attacked already
-    long_attack: MIFGSM = field(default_factory=lambda: MIFGSM(steps=100, restarts=30))
+    search_attack: MIFGSM = field(default_factory=lambda: MIFGSM(steps=100, restarts=4))  # again and again
     layers: LayerBounding = field(default_factory=LayerBounding)
     search: SearchConfig = field(default_factory=SearchConfig)
 
@@ -145,7 +146,7 @@ class _Verification:
         return self.options.memory or _available_memory() // 4
 
     def _decide_box(self, regions: Sequence[Region]) -> Outcome:
-        self.branching = "upb" if self.options.branching == "auto" else self.options.branching
+        self.branching = "mixture" if self.options.branching == "auto" else self.options.branching
         with self.clock.phase("root"):
             subject, regions = self._root(regions)
         if not regions:
@@ -214,22 +215,24 @@ class _Verification:
         return None
 
     def _try_points(self, regions: Sequence[Region]) -> TryPoints:
-        """Looks at points for counterexamples and, once the search has gone on for a while, runs the longer attack."""
-        due = time.monotonic() + ATTACK_AFTER
+        """Looks at points for counterexamples, and attacks from new ones for a share of the time that passes."""
+        begin, attacking = time.monotonic(), 0.0
         objective = Objective(self.fast_network, regions, thin="nearest")
 
         def try_points(points: Tensor) -> Counterexample | None:
-            nonlocal due
+            nonlocal attacking
             x = objective.clip(points.float()[None].expand(len(regions), -1, -1))
             value = objective.value(x)
             for g, i in torch.nonzero(value <= 0).tolist()[:16]:
                 found = self.confirm(x[g, i].double().numpy(), [regions[g]])
                 if found is not None:
                     return found
-            if time.monotonic() < due:
+            before = time.monotonic()
+            if attacking >= SEARCH_ATTACK_SHARE * (before - begin - ATTACK_AFTER):
                 return None
-            due = float("inf")
-            return self._attack(self.options.long_attack, regions)
+            counterexample = self._attack(self.options.search_attack, regions)
+            attacking += time.monotonic() - before
+            return counterexample
 
         return try_points
 

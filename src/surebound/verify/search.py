@@ -18,12 +18,13 @@ from surebound.errors import ResourceError
 from surebound.problem import Counterexample
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.early_stop import EarlyStop
+from surebound.verify.folded_attack import descend
 from surebound.verify.iterations import IterationPolicy
 from surebound.verify.leaf import decide_leaf
 from surebound.verify.queue import Batch, Queue
 from surebound.verify.subject import Subject
 
-POLISH = 8  # times as many iterations for a node whose duals are the bottleneck
+POLISH = 4  # times as many iterations for a node whose duals are the bottleneck
 
 TryPoints = Callable[[Tensor], Counterexample | None]
 """Points (n, network inputs) near which a counterexample may lie -> one that was replayed, or None."""
@@ -40,6 +41,7 @@ class SearchConfig:
     batch: int | None = None  # nodes bounded at once; None: by memory and cache
     memory: int = 2**31  # bytes for the queue
     early_stop: bool = False
+    attack_share: float = 0.1  # of the time, for attacks around the relaxations' minimisers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,7 @@ class _NeuronSearch:
         self.queue = Queue(subject.form.neurons, subject.specification.most_rows, config.memory)
         self.policy = config.iterations
         self.early = EarlyStop()
+        self.begin, self.attacking = time.monotonic(), 0.0
         self.batch = config.batch or _batch_size(subject, config.memory)
         self.subproblems = 0
         self.undecided = 0
@@ -144,7 +147,7 @@ class _NeuronSearch:
             return bound
         with self.clock.phase("attack"):
             lowest = rest[bounded.bound[rest].argsort()[:64]]
-            self.found = self.try_points(self.subject.form.full_input(bounded.x[lowest].double()))
+            self.found = self._attack(nodes.region[lowest], bounded.x[lowest])
         if self.found is not None:
             return bound
         open_ = open_neurons(self.subject.context, nodes[rest]).any(1)
@@ -154,6 +157,22 @@ class _NeuronSearch:
         if len(rest) and self.found is None:
             self._requeue(nodes[rest], bounded, rest, bound, depth)
         return bound
+
+    def _attack(self, region: Tensor, x: Tensor) -> Counterexample | None:
+        """Look for a counterexample at the relaxations' minimisers and, for a share of the time, around them."""
+        complete = self.subject.form.full_input
+        found = self.try_points(complete(x.double()))
+        begin = time.monotonic()
+        if (
+            found is not None
+            or self.subject.kernel is None
+            or self.attacking >= self.config.attack_share * (begin - self.begin)
+        ):
+            return found
+        x = descend(self.subject.kernel, self.subject.fast_specification, region, x)
+        found = self.try_points(complete(x.double()))
+        self.attacking += time.monotonic() - begin
+        return found
 
     def _polish(self, nodes: Nodes, bounded: Bounded, ascent: Ascent) -> Bounded:
         """More iterations for nodes that splitting cannot help.

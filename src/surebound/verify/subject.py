@@ -47,7 +47,7 @@ class Subject:
     @cached_property
     def context(self) -> Context:
         """What branching rules see."""
-        return Context(self.fast_form, self.fast_specification, self.fast_relaxation, self._biases())
+        return Context(self.fast_form, self.fast_specification, self.fast_relaxation, self._biases(), self.bound)
 
     @property
     def regions(self) -> int:

@@ -21,6 +21,10 @@ SHARED = ROOT.parent / "shared"
 Record = dict[str, Any]
 
 
+class Unavailable(Exception):
+    """Something a measurement needs is not there: instances, a data set, an earlier revision. Says what."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Instance:
     """A row of instances.csv: a network, a property and the verdict it should get."""
@@ -45,6 +49,8 @@ class Instance:
 
 def read_instances(folder: Path) -> list[Instance]:
     """The instances listed in the folder's instances.csv."""
+    if not (folder / "instances.csv").is_file():
+        raise Unavailable(f"there are no instances in '{folder}'")
     with (folder / "instances.csv").open(newline="") as file:
         return [
             Instance(
@@ -55,6 +61,14 @@ def read_instances(folder: Path) -> list[Instance]:
             )
             for row in csv.DictReader(file)
         ]
+
+
+def pick(instances: Sequence[Instance], text: str) -> Instance:
+    """The one instance whose name has this text."""
+    found = [i for i in instances if text in i.name]
+    if len(found) != 1:
+        raise Unavailable(f"'{text}' names {len(found)} of the instances; expected one")
+    return found[0]
 
 
 class Log:
@@ -106,6 +120,18 @@ def sgemm_rate(threads: int, size: int = 2048, repeats: int = 10) -> float:
         torch.mm(a, b)
         best = min(best, time.perf_counter() - begin)
     return 2 * size**3 / best / 1e9
+
+
+def products_rate(seconds: float, size: int = 2048) -> float:
+    """FLOP/s of float32 matrix products over about so many seconds: what the machine gave just then."""
+    import torch
+
+    a = torch.rand(size, size)
+    begin, done = time.perf_counter(), 0
+    while done == 0 or time.perf_counter() - begin < seconds:
+        a @ a
+        done += 1
+    return done * 2 * size**3 / (time.perf_counter() - begin)
 
 
 def machine(threads: int) -> str:

@@ -9,7 +9,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surebound.network.model import Model
+    from surebound.problem import Property, Verdict
 
 # Before torch is imported: threads that spin while they wait slow each other down on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -19,6 +23,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 SHARED = ROOT.parent / "shared"
 
 Record = dict[str, Any]
+NOT_SEARCH = ("load", "import", "attack", "root")  # phases
 
 
 class Unavailable(Exception):
@@ -69,6 +74,25 @@ def pick(instances: Sequence[Instance], text: str) -> Instance:
     if len(found) != 1:
         raise Unavailable(f"'{text}' names {len(found)} of the instances; expected one")
     return found[0]
+
+
+def load_instance(instance: Instance) -> "tuple[Model, Property]":
+    """An instance's network and property."""
+    import surebound
+    from surebound.load.vnnlib import read_property
+
+    return surebound.load(instance.onnx), read_property(instance.vnnlib)
+
+
+def search_seconds(verdict: "Verdict") -> float:
+    """Of the search: bounding, branching, queue and leaves, but neither attacks nor root bounds."""
+    return sum(s for name, s in verdict.seconds_by_phase.items() if name not in NOT_SEARCH)
+
+
+def search_rate(verdict: "Verdict") -> float | None:
+    """Subproblems per second of the search; None if there was none."""
+    seconds = search_seconds(verdict)
+    return verdict.subproblems / seconds if seconds > 0 else None
 
 
 class Log:

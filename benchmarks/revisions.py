@@ -1,6 +1,7 @@
 """Other revisions of surebound beside the one that is checked out here, so that both can be measured in turns."""
 
 import compileall
+import os
 import subprocess
 import tarfile
 import tempfile
@@ -30,6 +31,11 @@ def this_commit() -> str:
         return _git("rev-parse", "--short", "HEAD").decode().strip() + ("+" if changed else "")
     except Unavailable:
         return "–"
+
+
+def environment(source: Path = HERE) -> dict[str, str]:
+    """The environment of a process that runs the surebound of a src folder."""
+    return os.environ | {"PYTHONPATH": str(source)}
 
 
 @contextmanager

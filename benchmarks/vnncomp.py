@@ -9,7 +9,6 @@ The counterexamples are checked by replay.py, which shares no code with sureboun
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from common import (
     read_instances,
     write_report,
 )
+from revisions import environment
 
 GRACE = 30.0  # seconds after the timeout at which a process is killed
 VERDICTS = ("sat", "unsat", "unknown", "timeout")
@@ -125,9 +125,9 @@ def verify_process(
 
 def _launch(command: Sequence[str], limit: float, source: Path | None = None) -> tuple[str, str | None]:
     """The verdict on the first line of stdout, and what went wrong if the process did not end as it should."""
-    environment = None if source is None else os.environ | {"PYTHONPATH": str(source)}
+    env = None if source is None else environment(source)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=env)
     except subprocess.TimeoutExpired:
         return "none", f"killed after {limit:.0f} s"
     first = done.stdout.split("\n", 1)[0]

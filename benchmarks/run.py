@@ -40,6 +40,7 @@ from revisions import HERE, last_release, source_of, this_commit
 
 FORMS = ("cifar_base_kw-img2908", "cifar_wide_kw-img19-", "256x4/prop_13_0.03")
 EARLIER = ("cifar_base_kw-img2908", "256x4/prop_13_0.03", "ACASXU_run2a_1_1_batch_2000/prop_2")
+PROCESSES = 2  # of each revision and instance; the faster counts
 HISTORY = (
     "date",
     "commit",
@@ -112,7 +113,7 @@ def _earlier(
     try:
         with source_of(revision) as source:
             some = [pick(instances, text) for text in EARLIER]
-            runs = in_turns(some, {"before": source, "now": HERE}, 1, 4 * args.timeout, args.threads)
+            runs = in_turns(some, {"before": source, "now": HERE}, PROCESSES, 4 * args.timeout, args.threads)
     except Unavailable as reason:
         return {}, str(reason)
     return wall_pairs(some, runs), ""

@@ -56,9 +56,10 @@ class Measured:
     nodes: int
     iterations: int
     work: Counts  # multiply-adds of one pass for one node
+    nonzero: int  # those of the folded form that do not multiply by 0
     folded: float  # seconds
     graph: float
-    share: float  # of the products beside it, the folded form: the median of the rounds
+    share: float  # of the products beside it, the folded form as if dense: the median of the rounds
     products: float  # FLOP/s, likewise
     automatic: str
 
@@ -73,8 +74,13 @@ class Measured:
 
     @property
     def flops(self) -> float:
-        """Of the whole bounding on the folded form; the iterations are followed by one more backward pass."""
+        """Of the whole bounding with dense matrices; the iterations are followed by one more backward pass."""
         return float((2 * self.iterations + 1) * 2 * self.work.folded * self.nodes)
+
+    @property
+    def nonzero_share(self) -> float:
+        """The share, if a multiplication by 0 does not count."""
+        return self.share * self.nonzero / max(self.work.folded, 1)
 
 
 def prepare(name: str, model: "Model", problem: "Property | Robustness", nodes: int = NODES) -> Pair:
@@ -216,6 +222,7 @@ def measure(pair: Pair, rounds: int, iterations: int = ITERATIONS) -> Measured:
         nodes=len(pair.folded_nodes),
         iterations=iterations,
         work=Counts(multiply_adds(pair.folded), multiply_adds(pair.graph)),
+        nonzero=nonzeros(pair.folded),
         folded=min(times["folded"]),
         graph=min(times["graph"]),
         share=0.0,
@@ -242,6 +249,14 @@ def multiply_adds(subject: "Subject") -> int:
     return int(counter.get_total_flops()) // 2
 
 
+def nonzeros(subject: "Subject") -> int:
+    """The entries of a folded form's matrices that are not 0."""
+    from surebound.bounds.folded import FoldedForm
+
+    form = subject.form
+    return sum(int(block.weight.count_nonzero()) for block in form.blocks) if isinstance(form, FoldedForm) else 0
+
+
 def automatic(pair: Pair) -> str:
     """The form that the search would choose."""
     return "folded"
@@ -262,13 +277,14 @@ def _forms_row(m: Measured) -> list[object]:
 
 def share_table(found: Sequence[Measured]) -> str:
     """The folded form's rate beside matrix products."""
-    header = ["network", "ambiguous", "GFLOP of a bounding", "GFLOP/s", "SGEMM GFLOP/s", "share"]
+    header = ["network", "ambiguous", "non-zero", "GFLOP if dense", "GFLOP/s", "SGEMM GFLOP/s", "share", "of non-zeros"]
     return markdown_table(header, map(_share_row, found))
 
 
 def _share_row(m: Measured) -> list[str]:
     rates = [f"{rate / 1e9:.1f}" for rate in (m.share * m.products, m.products)]
-    return [m.name, f"{m.neurons.folded:,}", f"{m.flops / 1e9:.2f}", *rates, f"{m.share:.0%}"]
+    sizes = [f"{m.neurons.folded:,}", f"{m.nonzero / max(m.work.folded, 1):.0%}", f"{m.flops / 1e9:.2f}"]
+    return [m.name, *sizes, *rates, f"{m.share:.0%}", f"{m.nonzero_share:.0%}"]
 
 
 def all_pairs(pairs: Iterator[Pair], rounds: int) -> list[Measured]:

@@ -202,8 +202,9 @@ def report(searches: Sequence[Search], measured: Sequence[Measured], where: str,
         "Multiply-adds are those of one pass for one node. Layers are bounded with fixed slopes.\n",
         forms_table(measured),
         "## Against SGEMM\n",
-        "An iteration is a backward and a forward pass: 2 × 2 × multiply-adds × nodes. The rate of the matrix products "
-        "was measured beside each bounding, for as long.\n",
+        "An iteration is a backward and a forward pass: 2 × 2 × multiply-adds × nodes, as if all matrices were dense. "
+        "The rate of the matrix products was measured beside each bounding, for as long. The last column is the share "
+        "if multiplications by 0, which sparse matrices spare, do not count.\n",
         share_table(measured),
     ]
     return "\n".join(parts)

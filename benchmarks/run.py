@@ -46,7 +46,7 @@ HISTORY = (
     "commit",
     "SGEMM GFLOP/s",
     "graph ÷ folded",
-    "share of SGEMM",
+    "share of SGEMM if dense",
     "FSB ÷ UPB",
     "SR ÷ UPB",
     "earlier",

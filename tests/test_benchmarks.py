@@ -254,6 +254,7 @@ def test_both_forms_bound_the_same_nodes_alike(script: Any) -> None:
     assert bounding.multiply_adds(pair.graph) == 8 * 20 + 2 * 20 * 20 + 20 * 3
     found = bounding.measure(pair, 1, iterations=2)
     assert found.flops == (2 * 2 + 1) * 2 * pair.folded.form.numbers * 6
+    assert 0 < found.nonzero <= found.work.folded
 
 
 def test_a_wider_box_keeps_its_centre(script: Any) -> None:
@@ -272,6 +273,7 @@ def _measured(bounding: ModuleType, folded: float, graph: float) -> Any:
         nodes=4,
         iterations=2,
         work=bounding.Counts(2_000_000, 1_000_000),
+        nonzero=500_000,
         folded=folded,
         graph=graph,
         share=0.5,
@@ -285,7 +287,7 @@ def test_forms_are_compared(script: Any) -> None:
     table = bounding.forms_table([_measured(bounding, 0.1, 0.4), _measured(bounding, 0.4, 0.2)])
     assert "| net | folded | yes | 50 | 10 | 4 | 2.00 | 1.00 | 100 | 400 | 4.00 |" in table
     assert "| net | folded | no | 50 | 10 | 4 | 2.00 | 1.00 | 400 | 200 | 0.50 |" in table
-    assert "| net | 10 | 0.08 | 4.0 | 8.0 | 50% |" in bounding.share_table([_measured(bounding, 0.1, 0.4)])
+    assert "| net | 10 | 25% | 0.08 | 4.0 | 8.0 | 50% | 12% |" in bounding.share_table([_measured(bounding, 0.1, 0.4)])
 
 
 def _points(growth: ModuleType) -> list[Any]:

@@ -133,7 +133,7 @@ def sample(rows: "Sequence[Row]", size: int) -> "list[Row]":
     """Some rows of each kind, evenly spaced, by their share, but not too few of those that take long."""
     together, alone = by_kind(rows).values()
     share = round(size * len(alone) / max(len(rows), 1))
-    slow = min(len(alone), max(share, min(LEAST, size - 1)))
+    slow = min(len(alone), max(share, min(LEAST, size // 3)))
     return [*evenly(together, size - slow), *evenly(alone, slow)]
 
 

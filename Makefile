@@ -33,7 +33,7 @@ lint: $(INSTALLED) ## check style, types and imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED) ## run the benchmarks
+bench: $(INSTALLED) ## measure speed in ratios, about four minutes
 	$(BIN)/python benchmarks/run.py
 
 docs: $(INSTALLED) ## build the documentation into site/

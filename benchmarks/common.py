@@ -9,7 +9,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surebound.network.model import Model
+    from surebound.problem import Property, Verdict
 
 # Before torch is imported: threads that spin while they wait slow each other down on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -19,6 +23,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 SHARED = ROOT.parent / "shared"
 
 Record = dict[str, Any]
+NOT_SEARCH = ("load", "import", "attack", "root")  # phases
+
+
+class Unavailable(Exception):
+    """Something a measurement needs is not there: instances, a data set, an earlier revision. Says what."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +54,8 @@ class Instance:
 
 def read_instances(folder: Path) -> list[Instance]:
     """The instances listed in the folder's instances.csv."""
+    if not (folder / "instances.csv").is_file():
+        raise Unavailable(f"there are no instances in '{folder}'")
     with (folder / "instances.csv").open(newline="") as file:
         return [
             Instance(
@@ -55,6 +66,33 @@ def read_instances(folder: Path) -> list[Instance]:
             )
             for row in csv.DictReader(file)
         ]
+
+
+def pick(instances: Sequence[Instance], text: str) -> Instance:
+    """The one instance whose name has this text."""
+    found = [i for i in instances if text in i.name]
+    if len(found) != 1:
+        raise Unavailable(f"'{text}' names {len(found)} of the instances; expected one")
+    return found[0]
+
+
+def load_instance(instance: Instance) -> "tuple[Model, Property]":
+    """An instance's network and property."""
+    import surebound
+    from surebound.load.vnnlib import read_property
+
+    return surebound.load(instance.onnx), read_property(instance.vnnlib)
+
+
+def search_seconds(verdict: "Verdict") -> float:
+    """Of the search: bounding, branching, queue and leaves, but neither attacks nor root bounds."""
+    return sum(s for name, s in verdict.seconds_by_phase.items() if name not in NOT_SEARCH)
+
+
+def search_rate(verdict: "Verdict") -> float | None:
+    """Subproblems per second of the search; None if there was none."""
+    seconds = search_seconds(verdict)
+    return verdict.subproblems / seconds if seconds > 0 else None
 
 
 class Log:
@@ -106,6 +144,18 @@ def sgemm_rate(threads: int, size: int = 2048, repeats: int = 10) -> float:
         torch.mm(a, b)
         best = min(best, time.perf_counter() - begin)
     return 2 * size**3 / best / 1e9
+
+
+def products_rate(seconds: float, size: int = 2048) -> float:
+    """FLOP/s of float32 matrix products over about so many seconds: what the machine gave just then."""
+    import torch
+
+    a = torch.rand(size, size)
+    begin, done = time.perf_counter(), 0
+    while done == 0 or time.perf_counter() - begin < seconds:
+        a @ a
+        done += 1
+    return done * 2 * size**3 / (time.perf_counter() - begin)
 
 
 def machine(threads: int) -> str:

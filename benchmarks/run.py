@@ -1,260 +1,225 @@
-"""How fast the verifier is on a few instances: subproblems per second, seconds by phase, UPB against FSB and SR.
+"""How fast the verifier is, in ratios that mean something on a busy machine as well, and can be followed over time.
 
     python benchmarks/run.py
 
-Takes about two minutes on two cores (`make bench`) and writes benchmarks/results/bench.md. The rules run on the same
-instances in the same process, one right after the other, so their ratios mean something on a busy machine as well.
-Without the instances in ../shared it verifies a generated random network instead.
+Takes about four minutes on two cores (`make bench`) and writes benchmarks/results/bench.md: UPB against FSB and SR, the
+folded form against the network's own operations, the bounding step against SGEMM, this version against the last one
+that was tagged, and how the time grows with depth, width and ambiguous neurons. What is compared runs in turns. The key
+ratios are also one more line of benchmarks/results/history.md. Without the instances in ../shared it measures random
+networks, and says what it leaves out.
 """
 
 import argparse
-import itertools
-import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import geometric_mean, median
 
-import numpy as np
+import growth
+import rules
+from bounding import ITERATIONS, NODES, Measured, Pair, all_pairs, forms_table, prepare, share_table
 from common import (
     RESULTS,
     SHARED,
     Instance,
+    Record,
+    Unavailable,
     command_text,
     machine,
     markdown_table,
-    phases_text,
+    pick,
     read_instances,
+    sgemm_rate,
     write_report,
 )
+from phases import fastest, in_turns
+from rates import instance_pair
+from revisions import HERE, last_release, source_of, this_commit
 
-if TYPE_CHECKING:
-    from surebound.network.model import Model
-    from surebound.problem import Property, Robustness, Verdict
-
-RULES = ("upb", "fsb", "sr")
-DECIDED = ("sat", "unsat")
-# Text that picks one instance each, of different kinds, and the rules to run there.
-PICKS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("cifar_base_kw-img2908", RULES),
-    ("cifar_wide_kw-img19-", RULES),
-    ("cifar_deep_kw-img5168", RULES),
-    ("256x4/prop_13_0.03", RULES),
-    ("cifar10_small_index9409", RULES),
-    ("cifar_base_kw-img4631", ("upb",)),  # not expected to end: the rate of a long search
-    ("resnet_2b/prop_36", ("upb",)),
-    ("ACASXU_run2a_1_1_batch_2000/prop_2", ("auto",)),
+FORMS = ("cifar_base_kw-img2908", "cifar_wide_kw-img19-", "256x4/prop_13_0.03")
+EARLIER = ("cifar_base_kw-img2908", "256x4/prop_13_0.03", "ACASXU_run2a_1_1_batch_2000/prop_2")
+PROCESSES = 2  # of each revision and instance; the faster counts
+HISTORY = (
+    "date",
+    "commit",
+    "SGEMM GFLOP/s",
+    "graph ÷ folded",
+    "share of SGEMM if dense",
+    "FSB ÷ UPB",
+    "SR ÷ UPB",
+    "earlier",
+    "earlier ÷ now",
+    "depth^",
+    "width^",
+    "ambiguous^",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One thing to verify, with the rules to verify it by."""
-
-    name: str
-    model: "Model"
-    problem: "Property | Robustness"
-    expected: str
-    rules: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One verification of a case."""
-
-    case: str
-    expected: str
-    rule: str
-    verdict: "Verdict"
-
-    @property
-    def decided(self) -> bool:
-        return self.verdict.status in DECIDED
-
-    @property
-    def wrong(self) -> bool:
-        return {self.verdict.status, self.expected} == set(DECIDED)
-
-    @property
-    def rate(self) -> float | None:
-        """Subproblems per second of the search, attacks and root bounds not counted; None if there was no search."""
-        seconds = sum(s for name, s in self.verdict.seconds_by_phase.items() if name not in ("attack", "root"))
-        return self.verdict.subproblems / seconds if seconds > 0 else None
+HISTORY_NOTE = (
+    "One line for each run of `make bench`. Ratios are geometric means, the share of SGEMM is a median; ^ stands for "
+    "the exponent with which the time of a bounding grows."
+)
 
 
 def main() -> int:
     args = _arguments()
     import torch
 
+    begin = time.perf_counter()
     where = machine(args.threads)
     torch.set_num_threads(args.threads)
-    for rule in RULES:  # not counted: whatever happens once has happened before the first measurement
-        run_case(random_case(eps=0.07), rule, args.timeout)
-    runs: list[Run] = []
-    for case in _cases(args):
-        for rule in case.rules:
-            runs.append(run_case(case, rule, args.timeout))
-            print(_line(runs[-1]), flush=True)
-    text = report(runs, args.timeout, where)
+    try:
+        instances: Sequence[Instance] | None = read_instances(args.vnncomp)
+    except Unavailable as reason:
+        print(f"{reason}, so this measures random networks instead")
+        instances = None
+    runs = rules.run_all([rules.random_case()] if instances is None else rules.cases(instances), args.timeout)
+    measured = all_pairs(_pairs(instances), args.rounds)
+    points = list(growth.points(args.rounds))
+    revision = args.before or last_release()
+    earlier, missing = _earlier(instances, revision, args)
+    sections = [
+        rules.report(runs, args.timeout),
+        _forms_section(measured),
+        _earlier_section(earlier, revision, missing),
+        _growth_section(points),
+    ]
+    minutes = (time.perf_counter() - begin) / 60
+    head = f"# How fast the verifier is\n\n{where}\n\nCommand: `{command_text()}`; it took {minutes:.1f} minutes.\n"
+    text = "\n".join([head, *sections])
     print("\n" + text)
     write_report(args.out, text)
+    line = history_line(runs, measured, earlier, revision, points, sgemm=sgemm_rate(args.threads))
+    append_history(args.history, line)
     return int(any(r.wrong for r in runs))
+
+
+def _pairs(instances: Sequence[Instance] | None) -> Iterator[Pair]:
+    """What to bound on both forms."""
+    if instances is None:
+        case = rules.random_case(width=200)
+        yield prepare(case.name, case.model, case.problem)
+        return
+    for text in FORMS:
+        yield instance_pair(pick(instances, text))
+
+
+def _earlier(
+    instances: Sequence[Instance] | None, revision: str, args: argparse.Namespace
+) -> tuple[dict[str, tuple[float, float]], str]:
+    """Instance -> wall seconds of an earlier revision and of this one, or why there are none."""
+    if instances is None:
+        return {}, f"there are no instances in '{args.vnncomp}'"
+    try:
+        with source_of(revision) as source:
+            some = [pick(instances, text) for text in EARLIER]
+            runs = in_turns(some, {"before": source, "now": HERE}, PROCESSES, 4 * args.timeout, args.threads)
+    except Unavailable as reason:
+        return {}, str(reason)
+    return wall_pairs(some, runs), ""
+
+
+def wall_pairs(
+    instances: Sequence[Instance], runs: Mapping[tuple[str, str], Sequence[Record]]
+) -> dict[str, tuple[float, float]]:
+    """Instance -> the fastest wall seconds before and now, of those that crashed neither time."""
+    found = {i.name: [fastest(runs[i.name, which]) for which in ("before", "now")] for i in instances}
+    return {
+        name: (before["wall"], now["wall"])
+        for name, (before, now) in found.items()
+        if not (before["crash"] or now["crash"])
+    }
+
+
+def _forms_section(measured: Sequence[Measured]) -> str:
+    text = f"One bounding of {NODES} nodes with {ITERATIONS} iterations, in turns; see rates.py for more networks.\n"
+    parts = ["## Folded against unfolded\n", text, forms_table(measured), "## Against SGEMM\n", share_table(measured)]
+    return "\n".join(parts)
+
+
+def _earlier_section(earlier: Mapping[str, tuple[float, float]], revision: str, missing: str) -> str:
+    head = f"## This version ({this_commit()}) against {revision}\n"
+    if missing:
+        return f"{head}\nNot measured: {missing}.\n"
+    rows = [[name, f"{b:.2f}", f"{now:.2f}", f"{b / now:.2f}"] for name, (b, now) in earlier.items()]
+    rows.append(["**geometric mean**", "", "", f"**{ratio_text(mean_of_ratios(earlier))}**"])
+    text = "Wall seconds of `surebound verify` processes, in turns; phases.py shows where they go.\n"
+    return "\n".join([head, text, markdown_table(["instance", "before", "now", "before ÷ now"], rows)])
+
+
+def _growth_section(points: Sequence[growth.Point]) -> str:
+    text = (
+        f"Random networks of {growth.INPUTS} inputs: root bounds with fixed slopes, and one bounding of {NODES} nodes "
+        "on the folded form. The exponent is the slope of log time over log size.\n"
+    )
+    return "\n".join(["## How the time grows\n", text, growth.growth_table(points)])
+
+
+def mean_of_ratios(earlier: Mapping[str, tuple[float, float]]) -> float | None:
+    """The geometric mean of before ÷ now."""
+    return geometric_mean(b / now for b, now in earlier.values()) if earlier else None
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Two decimals, or a dash.
+
+    >>> ratio_text(1.234), ratio_text(None)
+    ('1.23', '–')
+    """
+    return "–" if ratio is None else f"{ratio:.2f}"
+
+
+def history_line(
+    runs: Sequence[rules.Run],
+    measured: Sequence[Measured],
+    earlier: Mapping[str, tuple[float, float]],
+    revision: str,
+    points: Sequence[growth.Point],
+    *,
+    sgemm: float,
+) -> list[str]:
+    """The key ratios, in the order of HISTORY."""
+    powers = growth.exponents(points)
+    return [
+        date.today().isoformat(),
+        this_commit(),
+        f"{sgemm:.0f}",
+        ratio_text(_mean(m.ratio for m in measured)),
+        f"{median(m.share for m in measured):.0%}" if measured else "–",
+        *(ratio_text(rules.mean_ratio(runs, rule)) for rule in rules.RULES[1:]),
+        revision,
+        ratio_text(mean_of_ratios(earlier)),
+        *(ratio_text(powers[series][1]) if series in powers else "–" for series in growth.SERIES),
+    ]
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return geometric_mean(found) if found else None
+
+
+def append_history(path: Path, line: Sequence[str]) -> None:
+    """One more row of the table, which begins with the first."""
+    table = markdown_table(HISTORY, [line], left=2)
+    if path.is_file():
+        text = path.read_text() + table.splitlines()[-1] + "\n"
+    else:
+        text = f"# The benchmark's key ratios over time\n\n{HISTORY_NOTE}\n\n{table}"
+    write_report(path, text)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vnncomp", type=Path, default=SHARED / "vnncomp", help="the folder with instances.csv")
-    parser.add_argument("--timeout", type=float, default=15.0, help="seconds for each instance and rule (default 15)")
+    parser.add_argument("--before", metavar="REV", help="the earlier revision (default: the last tag)")
+    parser.add_argument("--timeout", type=float, default=10.0, help="seconds for each instance and rule (default 10)")
     parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N of the instances")
+    parser.add_argument("--rounds", type=int, default=3, help="of the bounding steps (default 3)")
     parser.add_argument("--out", type=Path, default=RESULTS / "bench.md", help="the report")
+    parser.add_argument(
+        "--history", type=Path, default=RESULTS / "history.md", help="the table with a line for each run"
+    )
     return parser.parse_args()
-
-
-def _cases(args: argparse.Namespace) -> "Sequence[Case]":
-    if not (args.vnncomp / "instances.csv").is_file():
-        print(f"There are no instances in '{args.vnncomp}', so this measures a generated random network instead.")
-        return [random_case()]
-    instances = read_instances(args.vnncomp)
-    return [_load(_pick(instances, text), rules) for text, rules in PICKS[: args.limit]]
-
-
-def _pick(instances: Sequence[Instance], text: str) -> Instance:
-    found = [i for i in instances if text in i.name]
-    if len(found) != 1:
-        raise SystemExit(f"'{text}' names {len(found)} of the instances; expected one")
-    return found[0]
-
-
-def _load(instance: Instance, rules: tuple[str, ...]) -> Case:
-    import surebound
-    from surebound.load.vnnlib import read_property
-
-    return Case(
-        name=f"{instance.benchmark} {instance.network} {instance.spec.removeprefix(instance.network + '-')}",
-        model=surebound.load(instance.onnx),
-        problem=read_property(instance.vnnlib),
-        expected=instance.expected,
-        rules=rules,
-    )
-
-
-def random_case(width: int = 60, inputs: int = 40, eps: float = 0.08) -> Case:
-    """A random network of three hidden layers around a random point, which takes some branching."""
-    import torch
-    from torch import nn
-
-    import surebound
-
-    torch.manual_seed(0)
-    sizes = [inputs, width, width, width]
-    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
-    module = nn.Sequential(*layers, nn.Linear(width, 3)).eval()
-    x = np.random.default_rng(0).random(inputs)
-    with torch.no_grad():
-        label = int(module(torch.from_numpy(x).float()).argmax())
-    return Case(
-        name=f"random {inputs}-{width}-{width}-{width}-3",
-        model=surebound.load(module, input_shape=(inputs,)),
-        problem=surebound.Robustness(x, label, eps),
-        expected="unknown",
-        rules=RULES,
-    )
-
-
-def run_case(case: Case, rule: str, timeout: float) -> Run:
-    """Verify once."""
-    import surebound
-
-    verdict = surebound.verify(case.model, case.problem, timeout=timeout, branching=rule)
-    return Run(case=case.name, expected=case.expected, rule=rule, verdict=verdict)
-
-
-def report(runs: Sequence[Run], timeout: float, where: str) -> str:
-    """The whole Markdown page."""
-    parts = [
-        "# How fast the verifier is\n",
-        f"Machine: {where}\n",
-        f"Command: `{command_text()}`; timeout {timeout:g} s for each run. Loading is not counted.\n",
-        f"**{sum(r.wrong for r in runs)} wrong verdicts.**\n",
-        "## Rate and phases\n",
-        "The rate is subproblems per second of the search, without attacks and root bounds.\n",
-        rate_table(runs),
-    ]
-    compared = [name for name in dict.fromkeys(r.case for r in runs) if len(_by_rule(runs, name)) == len(RULES)]
-    if compared:
-        parts += [
-            "## UPB against FSB and SR\n",
-            "Above 1: UPB is faster, or visits fewer subproblems. ≥: the other rule ran out of time; ≤: UPB did.\n",
-            ratio_table(runs, compared),
-            ratio_summary(runs, compared) + "\n",
-        ]
-    return "\n".join(parts)
-
-
-def rate_table(runs: Sequence[Run]) -> str:
-    """A row for every run."""
-    header = ["instance", "branching", "verdict", "phases [s]", "seconds", "subproblems", "subproblems/s"]
-    return markdown_table(header, map(_rate_row, runs), left=4)
-
-
-def _rate_row(run: Run) -> list[str]:
-    verdict = run.verdict
-    status = verdict.status + (" (WRONG)" if run.wrong else "")
-    rate = "–" if run.rate is None else f"{run.rate:,.0f}"
-    phases = phases_text(verdict.seconds_by_phase)
-    return [run.case, run.rule, status, phases, f"{verdict.seconds:.2f}", f"{verdict.subproblems:,}", rate]
-
-
-def ratio_table(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """For every instance, what the other rules take relative to UPB."""
-    header = ["instance", *(f"{other.upper()} ÷ UPB {what}" for what in ("time", "subproblems") for other in RULES[1:])]
-    rows = []
-    for name in names:
-        upb, *others = _by_rule(runs, name)
-        times = [_ratio_cell(upb, o, o.verdict.seconds / upb.verdict.seconds) for o in others]
-        counts = [_count_ratio_cell(upb, o) for o in others]
-        rows.append([name, *times, *counts])
-    return markdown_table(header, rows)
-
-
-def ratio_summary(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Totals, with runs that timed out counted as they are, and geometric means where both ended."""
-    groups = [_by_rule(runs, name) for name in names]
-    total = {rule: sum(g[i].verdict.seconds for g in groups) for i, rule in enumerate(RULES)}
-    solved = {rule: sum(g[i].decided for g in groups) for i, rule in enumerate(RULES)}
-    sums = ", ".join(f"{rule.upper()} {total[rule]:.1f} s ({solved[rule]} of {len(names)} solved)" for rule in RULES)
-    means = []
-    for i, rule in enumerate(RULES[1:], 1):
-        ratios = [g[i].verdict.seconds / g[0].verdict.seconds for g in groups if g[0].decided and g[i].decided]
-        if ratios:
-            means.append(f"{rule.upper()} ÷ UPB {statistics.geometric_mean(ratios):.2f} (over {len(ratios)})")
-    return f"In all: {sums}. Geometric mean of the times where both ended: {', '.join(means) or 'none'}."
-
-
-def _by_rule(runs: Sequence[Run], name: str) -> list[Run]:
-    """The runs of a case in the order of RULES."""
-    return [r for rule in RULES for r in runs if (r.case, r.rule) == (name, rule)]
-
-
-def _ratio_cell(upb: Run, other: Run, ratio: float) -> str:
-    if not (upb.decided or other.decided):
-        return "–"
-    sign = "" if upb.decided and other.decided else "≥ " if upb.decided else "≤ "
-    return f"{sign}{ratio:.2f}"
-
-
-def _count_ratio_cell(upb: Run, other: Run) -> str:
-    if not (upb.decided and other.decided) or upb.verdict.subproblems == 0:
-        return "–"
-    return f"{other.verdict.subproblems / upb.verdict.subproblems:.2f}"
-
-
-def _line(run: Run) -> str:
-    verdict = run.verdict
-    text = f"{run.case}, {run.rule}: {verdict.status} in {verdict.seconds:.2f} s, {verdict.subproblems:,} subproblems"
-    return text + (f"; WRONG, expected {run.expected}" if run.wrong else "")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
-from common import RESULTS, command_text, machine, markdown_table, write_report
+from common import RESULTS, command_text, machine, markdown_table, products_rate, write_report
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CLASSES = 10
 SHAPE = (3, 32, 32)
@@ -148,7 +152,7 @@ def _plain_step(setting: str) -> Step:
     return step
 
 
-def _images(setting: str) -> tuple["torch.Tensor", "torch.Tensor"]:  # noqa: F821
+def _images(setting: str) -> tuple["Tensor", "Tensor"]:
     import torch
 
     size = 100 if setting == "2-255" else 150
@@ -161,7 +165,7 @@ def _flops(step: Step) -> int:
 
     with FlopCounterMode(display=False) as counter:
         step(0)
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def _measure(
@@ -177,20 +181,8 @@ def _measure(
             begin = time.perf_counter()
             step(index)
             times[task].append(time.perf_counter() - begin)
-            shares[task].append(flops[task] / times[task][-1] / _products(times[task][-1]))
+            shares[task].append(flops[task] / times[task][-1] / products_rate(times[task][-1]))
     return {task: min(found) for task, found in times.items()}, {task: median(found) for task, found in shares.items()}
-
-
-def _products(seconds: float) -> float:
-    """FLOP/s of matrix products over about as many seconds."""
-    import torch
-
-    a = torch.rand(2048, 2048)
-    begin, done = time.perf_counter(), 0
-    while done == 0 or time.perf_counter() - begin < seconds:
-        a @ a
-        done += 1
-    return done * 2 * 2048**3 / (time.perf_counter() - begin)
 
 
 def _table(

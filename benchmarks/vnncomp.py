@@ -24,6 +24,7 @@ from common import (
     Instance,
     Log,
     Record,
+    Unavailable,
     command_text,
     machine,
     markdown_table,
@@ -31,6 +32,7 @@ from common import (
     read_instances,
     write_report,
 )
+from revisions import environment
 
 GRACE = 30.0  # seconds after the timeout at which a process is killed
 VERDICTS = ("sat", "unsat", "unknown", "timeout")
@@ -40,10 +42,11 @@ KEY = ("instance", "timeout", "threads")
 
 def main() -> int:
     args = _arguments()
-    if not (args.vnncomp / "instances.csv").is_file():
-        print(f"no instances.csv in '{args.vnncomp}'; --vnncomp names the folder that holds it", file=sys.stderr)
+    try:
+        everything = read_instances(args.vnncomp)
+    except Unavailable as reason:
+        print(f"{reason}; --vnncomp names the folder that holds instances.csv", file=sys.stderr)
         return 2
-    everything = read_instances(args.vnncomp)
     instances = [i for i in everything if args.only in i.name][: args.limit]
     log = Log(args.log, KEY, resume=args.resume)
     where = machine(args.threads)
@@ -73,20 +76,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_instance(instance: Instance, timeout: float, threads: int) -> Record:
-    """Verify in a process of its own, then judge what it said."""
-    with tempfile.TemporaryDirectory() as folder:
-        result, witness = Path(folder, "result.json"), Path(folder, "witness.txt")
-        command = [sys.executable, "-m", "surebound", "verify", str(instance.onnx), str(instance.vnnlib)]
-        command += ["--timeout", str(timeout), "--threads", str(threads), "--quiet"]
-        command += ["--json", str(result), "--counterexample", str(witness)]
-        begin = time.perf_counter()
-        verdict, crash = _launch(command, timeout + GRACE)
-        wall = time.perf_counter() - begin
-        details = json.loads(result.read_text()) if result.is_file() else {}
-        text = witness.read_text() if witness.is_file() else ""
-    if not crash and details.get("verdict") != verdict:
-        crash = f"stdout says {verdict}, the JSON file says {details.get('verdict')}"
+def run_instance(instance: Instance, timeout: float, threads: int, *, source: Path | None = None) -> Record:
+    """Verify in a process of its own, then judge what it said. `source`: a src folder instead of what is installed."""
+    record, witness = verify_process(instance, timeout, threads, source=source)
+    verdict = record["verdict"]
     return {
         "instance": instance.name,
         "benchmark": instance.benchmark,
@@ -95,22 +88,46 @@ def run_instance(instance: Instance, timeout: float, threads: int) -> Record:
         "expected": instance.expected,
         "timeout": timeout,
         "threads": threads,
+        "wrong": {verdict, instance.expected} == set(DECIDED),
+        "replay": replay.check(instance.onnx, instance.vnnlib, witness) if verdict == "sat" else None,
+        **record,
+    }
+
+
+def verify_process(
+    instance: Instance, timeout: float, threads: int, *, source: Path | None = None, options: Sequence[str] = ()
+) -> tuple[Record, str]:
+    """What a `surebound verify` process answered and how long it took, and the counterexample it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        result, witness = Path(folder, "result.json"), Path(folder, "witness.txt")
+        command = [sys.executable, "-m", "surebound", "verify", str(instance.onnx), str(instance.vnnlib)]
+        command += ["--timeout", str(timeout), "--threads", str(threads), "--quiet", *options]
+        command += ["--json", str(result), "--counterexample", str(witness)]
+        begin = time.perf_counter()
+        verdict, crash = _launch(command, timeout + GRACE, source)
+        wall = time.perf_counter() - begin
+        details = json.loads(result.read_text()) if result.is_file() else {}
+        text = witness.read_text() if witness.is_file() else ""
+    if not crash and details.get("verdict") != verdict:
+        crash = f"stdout says {verdict}, the JSON file says {details.get('verdict')}"
+    record = {
         "verdict": verdict,
         "wall": round(wall, 3),
-        "wrong": {verdict, instance.expected} == set(DECIDED),
-        "replay": replay.check(instance.onnx, instance.vnnlib, text) if verdict == "sat" else None,
         "crash": crash,
+        "seconds": details.get("seconds", 0.0),
         "subproblems": details.get("subproblems"),
         "branching": details.get("branching"),
         "phases": details.get("seconds_by_phase", {}),
         "reason": details.get("reason", ""),
     }
+    return record, text
 
 
-def _launch(command: Sequence[str], limit: float) -> tuple[str, str | None]:
+def _launch(command: Sequence[str], limit: float, source: Path | None = None) -> tuple[str, str | None]:
     """The verdict on the first line of stdout, and what went wrong if the process did not end as it should."""
+    env = None if source is None else environment(source)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=env)
     except subprocess.TimeoutExpired:
         return "none", f"killed after {limit:.0f} s"
     first = done.stdout.split("\n", 1)[0]

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surebound.load.vnnlib import read_property
+from surebound.problem import Robustness, Verdict
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -23,9 +26,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     before = set(sys.modules)
     yield importlib.import_module
-    for name in ("common", "replay", "run", "vnncomp", "branching_mnist", "tiny"):
-        if name not in before:
-            sys.modules.pop(name, None)
+    folders = (ROOT / "benchmarks", ROOT / "examples")
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent in folders:
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -181,12 +185,197 @@ def test_the_mnist_report_averages_as_the_paper_and_finds_contradictions(script:
     assert "ε = 0.2, FSB: images 7" in page
 
 
-def test_run_compares_the_rules_on_a_random_network(script: Any) -> None:
-    run = script("run")
-    case = run.random_case(width=12, inputs=6, eps=0.05)
-    runs = [run.run_case(case, rule, 20.0) for rule in run.RULES]
+def test_rules_are_compared_on_a_random_network(script: Any) -> None:
+    rules = script("rules")
+    case = rules.random_case(width=12, inputs=6, eps=0.05)
+    runs = [rules.run_case(case, rule, 20.0) for rule in rules.RULES]
     assert {r.verdict.status for r in runs} <= {"sat", "unsat"}
     assert len({r.verdict.status for r in runs}) == 1
-    page = run.report(runs, 20.0, "a machine.")
+    page = rules.report(runs, 20.0)
     assert "0 wrong verdicts" in page
     assert "FSB ÷ UPB time" in page
+
+
+def _verdict(status: str, subproblems: int, seconds: float, **phases: float) -> Verdict:
+    return Verdict(status=status, subproblems=subproblems, seconds=seconds, seconds_by_phase=phases)
+
+
+def test_rates_leave_out_attacks_and_root_bounds(script: Any) -> None:
+    common, rates = script("common"), script("rates")
+    long = _verdict("timeout", 900, 4.0, load=9.0, attack=1.0, root=1.0, bounding=1.0, queue=0.5)
+    assert common.search_rate(long) == 600.0
+    assert common.search_rate(_verdict("unsat", 9, 1.0, attack=0.5, root=0.5)) is None
+    short = _verdict("unsat", 100, 1.0, bounding=0.5)
+    table = rates.rate_table([rates.Search(network="net", name=str(i), verdict=v) for i, v in enumerate((long, short))])
+    assert "| net | 0 | timeout | 900 | 1.50 | 600 | 4.00 | 225 |" in table
+    assert "| **net** | **all of these** |  | 1,000 | 2.00 | 500 | 5.00 | 200 |" in table
+
+
+def test_rule_ratios_are_geometric_means_where_both_ended(script: Any) -> None:
+    rules = script("rules")
+    seconds = {"a": (1.0, 2.0, 3.0), "b": (1.0, 8.0, 9.0)}
+    runs = [
+        rules.Run(case=case, expected="unsat", rule=rule, verdict=_verdict(status, 4, found, bounding=found))
+        for case, times in seconds.items()
+        for rule, found in zip(rules.RULES, times, strict=True)
+        for status in ("timeout" if (case, rule) == ("b", "sr") else "unsat",)
+    ]
+    assert rules.mean_ratio(runs, "fsb") == pytest.approx(4.0)
+    assert rules.mean_ratio(runs, "sr") == pytest.approx(3.0)
+    assert "≥ 9.00" in rules.ratio_table(runs, ["a", "b"])
+
+
+def test_columns_of_a_profile_add_up(script: Any) -> None:
+    phases = script("phases")
+    took = {"import": 0.25, "load": 0.5, "attack": 1.0, "root": 2.0, "bounding": 3.0, "novel": 0.25}
+    record = {"wall": 8.5, "seconds": 7.5, "phases": took}
+    found = phases.columns(record)
+    assert found["start-up"] == 1.75
+    assert found["load"] == 0.5
+    assert found["other"] == 0.75  # the phase without a column, and half a second in no phase
+    assert sum(found.values()) - found["load"] - found["wall"] == found["wall"]
+    assert phases.fastest([record, record | {"wall": 8.0}])["wall"] == 8.0
+    before = phases.columns({"wall": 17.0, "seconds": 16.0, "phases": {"bounding": 12.0, "load": 0.5}})
+    profile = phases.Profile(name="net", before=before, now=found)
+    row = next(line for line in phases.ratio_table([profile]).splitlines() if line.startswith("| net"))
+    cells = dict(zip(phases.COLUMNS, row.split(" | ")[1:], strict=True))
+    assert (cells["wall"], cells["bounding"], cells["root"], cells["queue"]) == ("2.00", "4.00", "0.00", "–")
+    assert "| sum | 8.50 | 1.75 |" in phases.seconds_table([("net", found)])
+
+
+def test_both_forms_bound_the_same_nodes_alike(script: Any) -> None:
+    bounding, rules = script("bounding"), script("rules")
+    case = rules.random_case(width=20, inputs=8, eps=0.05)
+    pair = bounding.prepare(case.name, case.model, case.problem, nodes=6)
+    folded, graph = (bounding.bound(subject, nodes, 4) for subject, nodes in pair.sides.values())
+    assert 0 < pair.folded.form.neurons < pair.graph.form.neurons == 60
+    assert folded.tolist() == pytest.approx(graph.tolist(), rel=1e-3)
+    assert float(folded.max()) < 0  # nothing is proved, so every node takes all iterations
+    assert bounding.multiply_adds(pair.graph) == 8 * 20 + 2 * 20 * 20 + 20 * 3
+    found = bounding.measure(pair, 1, iterations=2)
+    assert found.flops == (2 * 2 + 1) * 2 * pair.folded.form.numbers * 6
+    assert 0 < found.nonzero <= found.work.folded
+
+
+def test_a_wider_box_keeps_its_centre(script: Any) -> None:
+    problem = script("rules").random_case(width=5, inputs=3, eps=0.01).problem.to_property(3)
+    wide = script("bounding").widened(problem, 2.0)
+    box, wider = problem.regions[0].box, wide.regions[0].box
+    assert np.allclose(wider.upper - wider.lower, 2 * (box.upper - box.lower))
+    assert np.allclose(wider.upper + wider.lower, box.upper + box.lower)
+    assert all(region.box is wider for region in wide.regions)
+
+
+def _measured(bounding: ModuleType, folded: float, graph: float) -> Any:
+    return bounding.Measured(
+        name="net",
+        neurons=bounding.Counts(10, 50),
+        nodes=4,
+        iterations=2,
+        work=bounding.Counts(2_000_000, 1_000_000),
+        nonzero=500_000,
+        folded=folded,
+        graph=graph,
+        share=0.5,
+        products=8e9,
+        automatic="folded",
+    )
+
+
+def test_forms_are_compared(script: Any) -> None:
+    bounding = script("bounding")
+    table = bounding.forms_table([_measured(bounding, 0.1, 0.4), _measured(bounding, 0.4, 0.2)])
+    assert "| net | folded | yes | 50 | 10 | 4 | 2.00 | 1.00 | 100 | 400 | 4.00 |" in table
+    assert "| net | folded | no | 50 | 10 | 4 | 2.00 | 1.00 | 400 | 200 | 0.50 |" in table
+    assert "| net | 10 | 25% | 0.08 | 4.0 | 8.0 | 50% | 12% |" in bounding.share_table([_measured(bounding, 0.1, 0.4)])
+
+
+def _points(growth: ModuleType) -> list[Any]:
+    """Root bounds that grow with the square, and boundings in proportion."""
+    return [
+        growth.Point(series=series, size=n, ambiguous=n, root=0.01 * n**2, bounding=0.02 * n)
+        for series in growth.SERIES
+        for n in (1, 2, 4)
+    ]
+
+
+def test_growth_is_an_exponent(script: Any) -> None:
+    growth = script("growth")
+    assert growth.exponents(_points(growth))["width"] == pytest.approx((2.0, 1.0))
+    assert "| **depth** | **exponent** |  | **2.00** | **1.00** |" in growth.growth_table(_points(growth))
+
+
+def test_the_history_gets_a_line_for_each_run(script: Any, tmp_path: Path) -> None:
+    run, growth, bounding = script("run"), script("growth"), script("bounding")
+    measured = [_measured(bounding, 0.1, 0.4), _measured(bounding, 0.1, 0.9)]
+    line = run.history_line([], measured, {"a": (4.0, 1.0), "b": (1.0, 1.0)}, "v1", _points(growth), sgemm=170.4)
+    assert len(line) == len(run.HISTORY)
+    assert line[2:] == ["170", "6.00", "50%", "–", "–", "v1", "2.00", "1.00", "1.00", "1.00"]
+    empty = run.history_line([], [], {}, "v1", [], sgemm=170.4)
+    assert empty[3:] == ["–", "–", "–", "–", "v1", "–", "–", "–", "–"]
+    for _ in range(2):
+        run.append_history(tmp_path / "history.md", line)
+    table = [text for text in (tmp_path / "history.md").read_text().splitlines() if text.startswith("|")]
+    assert len(table) == 4
+    assert table[2] == table[3] == "| " + " | ".join(line) + " |"
+
+
+def test_an_earlier_revision_is_measured_where_neither_run_crashed(script: Any, tmp_path: Path) -> None:
+    run, common = script("run"), script("common")
+    one, two = (
+        common.Instance(benchmark=b, onnx=tmp_path / "n.onnx", vnnlib=tmp_path / "p.vnnlib", expected="unsat")
+        for b in ("one", "two")
+    )
+    good, bad = {"wall": 2.0, "crash": None}, {"wall": 1.0, "crash": "exit code 1"}
+    runs = {(one.name, "before"): [good], (one.name, "now"): [good, good | {"wall": 0.5}]}
+    runs |= {(two.name, "before"): [bad], (two.name, "now"): [good]}
+    assert run.wall_pairs([one, two], runs) == {one.name: (2.0, 0.5)}
+    assert run.mean_of_ratios({one.name: (2.0, 0.5)}) == pytest.approx(4.0)
+
+
+def test_what_is_missing_is_said(script: Any, tmp_path: Path) -> None:
+    common, revisions = script("common"), script("revisions")
+    with pytest.raises(common.Unavailable, match="there are no instances in"):
+        common.read_instances(tmp_path)
+    with pytest.raises(common.Unavailable, match="names 0 of the instances"):
+        common.pick([], "cifar")
+    with pytest.raises(common.Unavailable, match="git archive"), revisions.source_of("no-such-revision"):
+        pass
+
+
+def _row(image: int, stage: str, outcome: str) -> argparse.Namespace:
+    return argparse.Namespace(image=image, stage=stage, outcome=outcome)
+
+
+def test_the_sample_has_enough_images_that_take_long(script: Any) -> None:
+    certification = script("certification")
+    rows = [_row(i, "search" if i % 20 == 0 else "crown", "verified") for i in range(200)]
+    chosen = certification.sample(rows, 30)
+    assert len({row.image for row in chosen}) == 30
+    assert sum(row.stage == "search" for row in chosen) == certification.LEAST
+    assert certification.sample(rows[1:5], 30) == rows[1:5]
+    group = certification.Group(name="crown", size=100, walls=(2.0, 4.0))
+    assert group.total == 100 * 3.0 / certification.WORKERS
+    assert certification.Group(name="none", size=0, walls=()).total == 0.0
+
+
+def test_contradictions_between_certify_and_verify_are_found(script: Any) -> None:
+    certification = script("certification")
+    rows = [_row(0, "crown", "verified"), _row(1, "attack", "attacked"), _row(2, "search", "timeout")]
+    said = {0: {"verdict": "sat"}, 1: {"verdict": "sat"}, 2: {"verdict": "unsat"}}
+    assert certification.contradictions(rows, said) == [0]
+
+
+def test_a_written_property_is_the_robustness_of_the_image(script: Any, tmp_path: Path) -> None:
+    certification, networks = script("certification"), script("networks")
+    picture = networks.Picture(7, np.array([0.0, 0.25, 1.0]), 2)
+    eps = Fraction(2, 255)
+    file = tmp_path / "image.vnnlib"
+    file.write_text(certification.vnnlib_text(picture, eps))
+    written = read_property(file)
+    meant = Robustness(picture.x, 2, eps).to_property(10)
+    assert len(written.regions) == 9
+    assert np.allclose(written.regions[0].box.lower, meant.regions[0].box.lower, rtol=0, atol=1e-16)
+    assert np.allclose(written.regions[0].box.upper, meant.regions[0].box.upper, rtol=0, atol=1e-16)
+    for region, other in zip(written.regions, meant.regions, strict=True):
+        assert np.array_equal(region.on_output, other.on_output)

@@ -1,0 +1,81 @@
+"""Networks that the benchmarks train for themselves and keep in benchmarks/.cache, and images to verify them on."""
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from common import ROOT, Unavailable
+from numpy.typing import NDArray
+from revisions import environment
+
+CACHE = ROOT / "benchmarks" / ".cache"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A preset, with changes that make it short."""
+
+    preset: str
+    settings: tuple[str, ...]
+
+
+# IBP-R on CIFAR-10 at 2/255, each a few minutes on two cores.
+RECIPES = {
+    "ibp-r-cifar": Recipe(
+        "cifar10-2-255-ibp-r-cpu", ("schedule.epochs=8", "schedule.mixing=6", "data.first=16000", "validation.every=8")
+    ),
+    "conv-2-255": Recipe(
+        "cifar10-2-255-ibp-r",
+        (
+            *("schedule.epochs=8", "schedule.mixing=6", "data.first=5000"),
+            *("optimiser.decay=0.2", "validation.every=8"),
+        ),
+    ),
+}
+
+
+def trained(name: str, *, threads: int, data: Path) -> Path:
+    """The folder of a network, trained now if it is not there."""
+    folder = CACHE / name
+    if not (folder / "model.onnx").is_file():
+        print(f"training {name}, once, into {folder}", flush=True)
+        _train(RECIPES[name], folder, threads, data)
+    return folder
+
+
+def _train(recipe: Recipe, folder: Path, threads: int, data: Path) -> None:
+    command = [sys.executable, "-m", "surebound", "train", "--preset", recipe.preset, "--out", str(folder)]
+    command += [word for setting in recipe.settings for word in ("--set", setting)]
+    command += ["--threads", str(threads), "--data-dir", str(data)]
+    if folder.is_dir():
+        command.append("--resume")
+    done = subprocess.run(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise Unavailable(f"training '{recipe.preset}' ended with exit code {done.returncode}: {last}")
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A test image of CIFAR-10."""
+
+    index: int
+    x: NDArray[np.float64]  # (pixels,)
+    label: int
+
+
+def pictures(data: Path, indices: Iterable[int]) -> Iterator[Picture]:
+    """Test images of CIFAR-10."""
+    from surebound.data import load_dataset
+    from surebound.errors import SureboundError
+
+    try:
+        test = load_dataset("cifar10", data).test
+    except SureboundError as error:
+        raise Unavailable(str(error)) from error
+    for index in indices:
+        x, y = test.take([index])
+        yield Picture(index, np.asarray(x, dtype=np.float64).reshape(-1), int(y[0]))

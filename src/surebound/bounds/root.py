@@ -11,14 +11,17 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Duals, Nodes, Slopes, Specification, ascend, evaluate
+from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows, consecutive
 from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.relaxation import Relaxation, relax
 from surebound.network.linear import size
 
 CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
+PASS_ROWS = 64  # rows of a float32 pass over the network: few enough for the cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,30 @@ def _widest(form: Form, enclosure: Enclosure) -> int:
 def one_hot(index: Tensor, width: int) -> Tensor:
     """# (*shape) -> (*shape, width) float64"""
     return torch.nn.functional.one_hot(index, width).double()
+
+
+def settle_layers(enclosure: Enclosure, check: Check) -> None:
+    """Bound every layer over one box, tightening the enclosure in place: FastLin for neurons whose sign intervals leave
+    open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`)."""
+    if not float32_is_kept():
+        tighten_layers(enclosure, LayerBounding(ascent=None), check)
+        return
+    network = enclosure.network
+    centred = Centred(enclosure)
+    for k in range(len(network.layers)):
+        node, shape = network.before(k), network.nodes[network.before(k)].shape
+        enclosure.extend(node)
+        centred.extend(node)
+        low, high = (t[0].clone() for t in enclosure.layer(k))
+        for bounds in (centred.parallel, centred.crossing) if k else (centred.parallel,):
+            open_ = torch.nonzero((low < 0) & (high > 0)).flatten()
+            for index in open_.split(PASS_ROWS):
+                check()
+                lower, upper = bounds(node, index)
+                low[index] = torch.maximum(low[index], lower)
+                high[index] = torch.minimum(high[index], upper)
+        enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
+    enclosure.extend(len(network.nodes) - 1)
 
 
 def fold_network(

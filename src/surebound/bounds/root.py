@@ -18,7 +18,10 @@ from surebound.bounds.form import Form, Rows, consecutive
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.relaxation import Relaxation, relax
-from surebound.network.linear import size
+from surebound.bounds.support import groups, local_order
+from surebound.network.conv import Conv
+from surebound.network.graph import Network, Relu
+from surebound.network.linear import Linear, size
 
 CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
 PASS_ROWS = 64  # rows of a float32 pass over the network: few enough for the cache
@@ -131,6 +134,18 @@ def one_hot(index: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(index, width).double()
 
 
+def interval_is_exact(network: Network, node: int) -> bool:
+    """Whether no linear bound can improve on a node's interval: the input's elements are mixed once at most."""
+    mixed = 0
+    while node:
+        op, inputs = network.nodes[node].op, network.nodes[node].inputs
+        mixed += isinstance(op, Conv | Linear)
+        if isinstance(op, Relu) or len(inputs) > 1 or mixed > 1:
+            return False
+        (node,) = inputs
+    return True
+
+
 def settle_layers(enclosure: Enclosure, check: Check) -> None:
     """Bound every layer over one box, tightening the enclosure in place: FastLin for neurons whose sign intervals leave
     open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`)."""
@@ -144,6 +159,8 @@ def settle_layers(enclosure: Enclosure, check: Check) -> None:
         enclosure.extend(node)
         centred.extend(node)
         low, high = (t[0].clone() for t in enclosure.layer(k))
+        if interval_is_exact(network, node):
+            continue
         for bounds in (centred.parallel, centred.crossing) if k else (centred.parallel,):
             open_ = torch.nonzero((low < 0) & (high > 0)).flatten()
             for index in open_.split(PASS_ROWS):
@@ -177,13 +194,15 @@ def fold_network(
             enclosure.tighten(node, known.lower[node], known.upper[node])
         low, high = (t[0].clone() for t in enclosure.layer(k))
         candidates = torch.nonzero((low < 0) & (high > 0)).flatten()
+        exact = interval_is_exact(network, node)
         kept: list[Rows] = []
         for index in _chunks(candidates, _widest(form, enclosure)):
             check()
             rows = form.fold({node: one_hot(index, len(low)).reshape(-1, *shape)})
-            lower, upper = best_bounds(form, rows, bounding)
-            low[index] = torch.maximum(low[index], lower)
-            high[index] = torch.minimum(high[index], upper)
+            for part, near, own in () if exact else groups(form, rows, local_order(index, shape)):
+                lower, upper = best_bounds(near, own, bounding)
+                low[index[part]] = torch.maximum(low[index[part]], lower)
+                high[index[part]] = torch.minimum(high[index[part]], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])
             if form.numbers + sum(map(len, kept)) * form.columns > limit:
                 return None

@@ -24,7 +24,7 @@ from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, size
 
 CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
-PASS_ROWS = 64  # rows of a float32 pass over the network: few enough for the cache
+PASS_ROWS = 128  # rows of a float32 pass over the network: few enough for the cache
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from surebound.bounds import support
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.root import LayerBounding, best_bounds, bound_neurons, fold_network, interval_is_exact, one_hot
-from surebound.bounds.support import groups, local_order, restricted
+from surebound.bounds.support import groups, restricted
 from surebound.network.graph import Network
+from surebound.network.patch import local_order
 
 
 def local_network(rng: np.random.Generator) -> Network:

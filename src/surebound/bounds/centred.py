@@ -19,7 +19,7 @@ bound that a pass proves is
 
 All vectors that coefficients are multiplied with are prepared in float64 and enlarged by what their own rounding to
 float32 and that of the product may take off (γ_{2N+16} for a product of N terms: γ_N of the enlarged terms, and as much
-again to spare).
+again to spare, which also covers adding up the products in float64).
 
 **Underflow.** A product or sum below 2⁻¹²⁶ may be flushed to zero. That changes an element of ĉ by at most 2n·2⁻¹²⁶,
 which is Σ_ops 2(n + 2 + fan)·2⁻¹²⁶ ΣR_p for a whole pass, whatever c is. A weight that underflows changes ĉ by
@@ -29,15 +29,17 @@ which is Σ_ops 2(n + 2 + fan)·2⁻¹²⁶ ΣR_p for a whole pass, whatever c i
 row, so one that is not finite leaves a row's error not finite. Then nothing is known about the row.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
-from surebound.network.graph import Activation, Input, Network, Relu
+from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import Shift, size
 from surebound.network.op import Affine, absolute
+from surebound.network.patch import Patch, pull_patches
 from surebound.network.shape import Reshape
 
 U32 = 2.0**-24
@@ -90,49 +92,44 @@ class Centred:
     def parallel(self, node: int, index: Tensor) -> tuple[Tensor, Tensor]:
         """FastLin's bounds on elements of a node. Its two lines are parallel, so that one pass, linear in the
         coefficients, yields both sides. # (count,) -> (count,) float64 each"""
-        cost = torch.zeros(len(index), dtype=torch.float64)
 
-        def activate(k: int, c: Tensor) -> Tensor:
+        def activate(k: int, c: Patch) -> tuple[Patch, Tensor]:
             lines = self._layers[k].parallel
-            flat = c.flatten(1)
-            cost.add_(flat.abs() @ lines.cost_above)
-            return (flat * lines.above).reshape(c.shape)
+            return c.times(lines.above), c.abs().dot(lines.cost_above)
 
-        centre = self._centres[node].flatten()[index]
-        cost += self._pull(self._unit(node, index, 1.0), node, activate)
+        centre, cost = self._centres[node].flatten()[index], self._cost(node, index, 1.0, activate)
         return _less(centre, cost), -_less(-centre, cost)
 
     def crossing(self, node: int, index: Tensor) -> tuple[Tensor, Tensor]:
         """CROWN's bounds on elements of a node, in a pass for either side. # (count,) -> (count,) float64 each"""
-        centre = self._centres[node].flatten()[index]
-        return self._crown(node, index, 1.0, centre), -self._crown(node, index, -1.0, -centre)
 
-    def _crown(self, node: int, index: Tensor, sign: float, centre: Tensor) -> Tensor:
-        cost = torch.zeros(len(index), dtype=torch.float64)
-
-        def activate(k: int, c: Tensor) -> Tensor:
+        def activate(k: int, c: Patch) -> tuple[Patch, Tensor]:
             lines = self._layers[k].crossing
-            flat = c.flatten(1)
-            positive, negative = flat.clamp_min(0.0), flat.clamp_max(0.0)
-            cost.add_(positive @ lines.cost_below).sub_(negative @ lines.cost_above)
-            return (positive * lines.below + negative * lines.above).reshape(c.shape)
+            positive, negative = replace(c, values=c.values.clamp_min(0.0)), replace(c, values=c.values.clamp_max(0.0))
+            pulled = positive.times(lines.below).values + negative.times(lines.above).values
+            return replace(c, values=pulled), positive.dot(lines.cost_below).double() - negative.dot(lines.cost_above)
 
-        cost += self._pull(self._unit(node, index, sign), node, activate)
-        return _less(centre, cost)
+        centre = self._centres[node].flatten()[index]
+        low, high = (_less(sign * centre, self._cost(node, index, sign, activate)) for sign in (1.0, -1.0))
+        return low, -high
 
-    def _unit(self, node: int, index: Tensor, sign: float) -> Tensor:
-        shape = self._network.nodes[node].shape
-        rows = torch.zeros(len(index), size(shape))
-        rows[torch.arange(len(index)), index] = sign
-        return rows.reshape(-1, *shape)
+    def _cost(
+        self, node: int, index: Tensor, sign: float, activate: Callable[[int, Patch], tuple[Patch, Tensor]]
+    ) -> Tensor:
+        """All that a pass from ± single elements takes off their values at the reference. # (count,) float64"""
+        cost = torch.full((len(index),), self._underflow, dtype=torch.float64)
 
-    def _pull(self, rows: Tensor, node: int, activate: Activation) -> Tensor:
-        """Σ_ops |c|·ρ + |c₀|·R₀, and what underflow did. # (rows,) float64"""
-        at_input, _, error = self._network.pull({node: rows}, activate, self._costs)
-        radius = self._reach(0).flatten()
-        box = at_input.flatten(1).abs() @ _enlarged(radius)
-        sums = 1.0 + gamma32(len(self._costs) + 8)
-        return (box.double() + error.double() * sums) * (1.0 + 8 * U) + self._underflow
+        def through_relu(k: int, c: Patch) -> Patch:
+            pulled, price = activate(k, c)
+            cost.add_(price)
+            return pulled
+
+        def visit(i: int, _: Affine, c: Patch) -> None:
+            cost.add_(c.abs().dot(self._costs[i]))
+
+        start = {node: Patch.units(index, self._network.nodes[node].shape, torch.tensor(sign))}
+        at_input = pull_patches(self._network, start, through_relu, visit)
+        return cost.add_(at_input.abs().dot(_enlarged(self._reach(0))))
 
     def _reach(self, node: int) -> Tensor:
         """R ≥ |Δv| over the box."""

@@ -14,17 +14,18 @@ from surebound.bounds.beta_crown import Ascent, Duals, Nodes, Slopes, Specificat
 from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
-from surebound.bounds.form import Form, Rows, consecutive
+from surebound.bounds.form import Form, Rows, consecutive, joined
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.relaxation import Relaxation, relax
-from surebound.bounds.support import groups, local_order
+from surebound.bounds.support import groups
 from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, size
+from surebound.network.patch import local_order
 
 CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
-PASS_ROWS = 128  # rows of a float32 pass over the network: few enough for the cache
+PASS_ROWS = 256  # rows of a float32 pass over the network: few enough for the cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +199,7 @@ def fold_network(
         kept: list[Rows] = []
         for index in _chunks(candidates, _widest(form, enclosure)):
             check()
-            rows = form.fold({node: one_hot(index, len(low)).reshape(-1, *shape)})
+            rows = form.fold_neurons(node, index)
             for part, near, own in () if exact else groups(form, rows, local_order(index, shape)):
                 lower, upper = best_bounds(near, own, bounding)
                 low[index[part]] = torch.maximum(low[index[part]], lower)
@@ -208,19 +209,10 @@ def fold_network(
                 return None
         enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
         ambiguous = torch.nonzero((low < 0) & (high > 0)).flatten()
-        rows = _join(kept, form.columns)
+        rows = joined(kept, form.columns)
         form = form.append(rows, ambiguous, low[ambiguous], high[ambiguous])
     enclosure.extend(len(network.nodes) - 1)
     return form
-
-
-def _join(parts: list[Rows], columns: int) -> Rows:
-    none = torch.zeros(0, dtype=torch.float64)
-    return Rows(
-        torch.cat([torch.zeros(0, columns, dtype=torch.float64), *(p.coefficients for p in parts)]),
-        torch.cat([none, *(p.constant for p in parts)]),
-        torch.cat([none, *(p.error for p in parts)]),
-    )
 
 
 def tighten_layers(

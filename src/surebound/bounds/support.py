@@ -13,24 +13,9 @@ from torch import Tensor
 
 from surebound.bounds.folded import Block, FoldedForm
 from surebound.bounds.form import Rows
-from surebound.network.op import Shape
 
 GROUP = 32  # rows bounded together
 WORTH = 0.5  # groups must take less than this share of the work on the whole form
-
-
-def local_order(index: Tensor, shape: Shape) -> Tensor:
-    """A permutation that puts neurons of a (channels, *size) layer next to those that are close to them: Z-order.
-
-    >>> local_order(torch.arange(8), (1, 2, 4)).tolist()
-    [0, 1, 4, 5, 2, 3, 6, 7]
-    """
-    key, place = torch.zeros_like(index), index
-    for axis, length in enumerate(reversed(shape[1:])):
-        at, place = place % length, place // length
-        for bit in range(length.bit_length()):
-            key += ((at >> bit) & 1) << (bit * (len(shape) - 1) + axis)
-    return key.argsort(stable=True)
 
 
 def groups(form: FoldedForm, rows: Rows, order: Tensor) -> Iterator[tuple[Tensor, FoldedForm, Rows]]:

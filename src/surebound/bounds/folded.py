@@ -17,7 +17,8 @@ from torch import Tensor
 
 from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
-from surebound.network.graph import dot
+from surebound.network.op import Affine
+from surebound.network.patch import Patch, pull_patches
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
 
@@ -77,31 +78,42 @@ class FoldedForm:
 
     def fold(self, start: dict[int, Tensor]) -> Rows:
         """Linear functions of nodes (float64 coefficients) as rows over this form's columns."""
+        return self._fold({node: Patch.whole(c) for node, c in start.items()})
+
+    def fold_neurons(self, node: int, index: Tensor) -> Rows:
+        """Elements of a node as rows over this form's columns."""
+        one = torch.ones((), dtype=torch.float64)
+        return self._fold({node: Patch.units(index, self.enclosure.network.nodes[node].shape, one)})
+
+    def _fold(self, start: dict[int, Patch]) -> Rows:
         network, enclosure = self.enclosure.network, self.enclosure
-        some = next(iter(start.values()))
+        some = next(iter(start.values())).values
         out = some.new_zeros(len(some), self.columns)
         offsets = [self.inputs + s.start for s in self.layers]
-        passing = some.new_zeros(len(some))  # the error of adding up coefficients that pass active ReLUs
+        constant, error = some.new_zeros(len(some)), some.new_zeros(len(some))
 
-        def pass_stable(k: int, lam: Tensor) -> Tensor:
-            flat = lam.flatten(1)
-            index = self.blocks[k].index
-            out[:, offsets[k] : offsets[k] + len(index)] = flat[:, index]
-            passed = flat * self.blocks[k].active
-            passing.add_(dot(passed.abs(), enclosure.relu_error(k)))
-            return passed.reshape(lam.shape)
+        def pass_stable(k: int, lam: Patch) -> Patch:
+            block = self.blocks[k]
+            out[:, offsets[k] : offsets[k] + len(block.index)] = lam.at(block.index)
+            passed = lam.times(block.active)
+            error.add_(passed.abs().dot(enclosure.relu_error(k)))  # of adding up what passes active ReLUs
+            return passed
 
-        at_input, constant, error = network.pull(start, pass_stable, enclosure.errors)
-        flat = at_input.flatten(1)
+        def pull(i: int, op: Affine, c: Patch) -> None:
+            if op.bias is not None:
+                constant.add_(c.dot(op.bias.expand(c.shape)))
+            error.add_(c.abs().dot(enclosure.errors[i]))
+
+        flat = pull_patches(network, start, pass_stable, pull).full().flatten(1)
         out[:, : self.inputs] = flat[:, self.free]
         fixed = torch.ones(flat.shape[1], dtype=torch.bool)
         fixed[self.free] = False
         if bool(fixed.any()):
             point = enclosure.lower[0].flatten()[fixed]
             slack = enclosure.upper[0].flatten()[fixed] - point
-            constant = constant + flat[:, fixed] @ point
-            error = error + flat[:, fixed].abs() @ (enclosure.sum_error(len(point)) * point.abs() + slack)
-        return Rows(out, constant, (error + passing) * SLACK + TINY)
+            constant += flat[:, fixed] @ point
+            error += flat[:, fixed].abs() @ (enclosure.sum_error(len(point)) * point.abs() + slack)
+        return Rows(out, constant, error * SLACK + TINY)
 
     def rows(self, on_output: Tensor, on_input: Tensor, constant: Tensor) -> Rows:
         network = self.enclosure.network

@@ -9,7 +9,7 @@ bound is
     min over the box of (−λ̄₀·x₀) − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k) + constant.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -48,6 +48,16 @@ class Rows:
 
     def to(self, dtype: torch.dtype) -> "Rows":
         return Rows(self.coefficients.to(dtype), self.constant.to(dtype), self.error.to(dtype))
+
+
+def joined(parts: Sequence[Rows], columns: int) -> Rows:
+    """Rows over the same columns, one group after the other."""
+    none = torch.zeros(0, dtype=torch.float64)
+    return Rows(
+        torch.cat([torch.zeros(0, columns, dtype=torch.float64), *(p.coefficients for p in parts)]),
+        torch.cat([none, *(p.constant for p in parts)]),
+        torch.cat([none, *(p.error for p in parts)]),
+    )
 
 
 @dataclass(frozen=True, eq=False)

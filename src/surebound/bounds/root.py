@@ -11,14 +11,21 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Duals, Nodes, Slopes, Specification, ascend, evaluate
+from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
-from surebound.bounds.form import Form, Rows, consecutive
+from surebound.bounds.form import Form, Rows, consecutive, joined
 from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.relaxation import Relaxation, relax
-from surebound.network.linear import size
+from surebound.bounds.support import groups
+from surebound.network.conv import Conv
+from surebound.network.graph import Network, Relu
+from surebound.network.linear import Linear, size
+from surebound.network.patch import local_order
 
 CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
+PASS_ROWS = 256  # rows of a float32 pass over the network: few enough for the cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +135,44 @@ def one_hot(index: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(index, width).double()
 
 
+def interval_is_exact(network: Network, node: int) -> bool:
+    """Whether no linear bound can improve on a node's interval: the input's elements are mixed once at most."""
+    mixed = 0
+    while node:
+        op, inputs = network.nodes[node].op, network.nodes[node].inputs
+        mixed += isinstance(op, Conv | Linear)
+        if isinstance(op, Relu) or len(inputs) > 1 or mixed > 1:
+            return False
+        (node,) = inputs
+    return True
+
+
+def settle_layers(enclosure: Enclosure, check: Check) -> None:
+    """Bound every layer over one box, tightening the enclosure in place: FastLin for neurons whose sign intervals leave
+    open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`)."""
+    if not float32_is_kept():
+        tighten_layers(enclosure, LayerBounding(ascent=None), check)
+        return
+    network = enclosure.network
+    centred = Centred(enclosure)
+    for k in range(len(network.layers)):
+        node, shape = network.before(k), network.nodes[network.before(k)].shape
+        enclosure.extend(node)
+        centred.extend(node)
+        low, high = (t[0].clone() for t in enclosure.layer(k))
+        if interval_is_exact(network, node):
+            continue
+        for bounds in (centred.parallel, centred.crossing) if k else (centred.parallel,):
+            open_ = torch.nonzero((low < 0) & (high > 0)).flatten()
+            for index in open_.split(PASS_ROWS):
+                check()
+                lower, upper = bounds(node, index)
+                low[index] = torch.maximum(low[index], lower)
+                high[index] = torch.minimum(high[index], upper)
+        enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
+    enclosure.extend(len(network.nodes) - 1)
+
+
 def fold_network(
     enclosure: Enclosure,
     bounding: LayerBounding,
@@ -150,31 +195,24 @@ def fold_network(
             enclosure.tighten(node, known.lower[node], known.upper[node])
         low, high = (t[0].clone() for t in enclosure.layer(k))
         candidates = torch.nonzero((low < 0) & (high > 0)).flatten()
+        exact = interval_is_exact(network, node)
         kept: list[Rows] = []
         for index in _chunks(candidates, _widest(form, enclosure)):
             check()
-            rows = form.fold({node: one_hot(index, len(low)).reshape(-1, *shape)})
-            lower, upper = best_bounds(form, rows, bounding)
-            low[index] = torch.maximum(low[index], lower)
-            high[index] = torch.minimum(high[index], upper)
+            rows = form.fold_neurons(node, index)
+            for part, near, own in () if exact else groups(form, rows, local_order(index, shape)):
+                lower, upper = best_bounds(near, own, bounding)
+                low[index[part]] = torch.maximum(low[index[part]], lower)
+                high[index[part]] = torch.minimum(high[index[part]], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])
             if form.numbers + sum(map(len, kept)) * form.columns > limit:
                 return None
         enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
         ambiguous = torch.nonzero((low < 0) & (high > 0)).flatten()
-        rows = _join(kept, form.columns)
+        rows = joined(kept, form.columns)
         form = form.append(rows, ambiguous, low[ambiguous], high[ambiguous])
     enclosure.extend(len(network.nodes) - 1)
     return form
-
-
-def _join(parts: list[Rows], columns: int) -> Rows:
-    none = torch.zeros(0, dtype=torch.float64)
-    return Rows(
-        torch.cat([torch.zeros(0, columns, dtype=torch.float64), *(p.coefficients for p in parts)]),
-        torch.cat([none, *(p.constant for p in parts)]),
-        torch.cat([none, *(p.error for p in parts)]),
-    )
 
 
 def tighten_layers(

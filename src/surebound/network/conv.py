@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from surebound.network.op import Shape
 
+FEW_CHANNELS = 4
 _CONV = {3: F.conv1d, 4: F.conv2d}
 _TRANSPOSED = {3: F.conv_transpose1d, 4: F.conv_transpose2d}
 
@@ -71,5 +73,35 @@ class Conv:
         return conv(x, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
+        if self._has_phases and g.dtype == torch.float32:
+            (height, width), (top, left) = self.in_shape[1:], self.padding
+            y = self._by_phases(g)[:, :, top : top + height, left : left + width]
+            return (F.pad(y, (0, width - y.shape[3], 0, height - y.shape[2])),)
         transposed = _TRANSPOSED[self.weight.ndim]
         return (transposed(g, self.weight, None, self.stride, self.padding, unseen(self), self.groups, self.dilation),)
+
+    def spread(self, g: Tensor) -> Tensor:
+        """Aᵀ g for part of an image, on what it reads of the padded input: from the first element to the last."""
+        if prod(g.shape[2:]) == 1 and self.groups == 1 and set(self.dilation) == {1}:
+            return (g.flatten(1) @ self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
+        if self._has_phases and g.dtype == torch.float32:
+            return self._by_phases(g)
+        transposed = _TRANSPOSED[self.weight.ndim]
+        return transposed(g, self.weight, None, self.stride, 0, 0, self.groups, self.dilation)
+
+    @property
+    def _has_phases(self) -> bool:
+        """Whether `_by_phases` applies and pays: oneDNN is slow on strides when there are few channels to write."""
+        few = self.weight.shape[1] <= FEW_CHANNELS and self.groups == 1
+        return few and len(self.stride) == 2 and self.stride[0] == self.stride[1] > 1 and self.dilation == (1, 1)
+
+    def _by_phases(self, g: Tensor) -> Tensor:
+        """`spread` with places y = s a + r of the input taken apart by r: one convolution without stride, with kernels
+        W[s j + r], writes all phases r, which are then put in their places. The sums are the same, with zeros added."""
+        (out, channels, *kernel), step = self.weight.shape, self.stride[0]
+        taps = [-(-k // step) for k in kernel]
+        padded = F.pad(self.weight, (0, taps[1] * step - kernel[1], 0, taps[0] * step - kernel[0]))
+        phases = padded.reshape(out, channels, taps[0], step, taps[1], step).permute(0, 1, 3, 5, 2, 4)
+        y = F.pixel_shuffle(F.conv_transpose2d(g, phases.reshape(out, -1, *taps)), step)
+        rows, columns = ((n - 1) * step + k for n, k in zip(g.shape[2:], kernel, strict=True))
+        return y[:, :, :rows, :columns]

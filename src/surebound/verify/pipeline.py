@@ -18,7 +18,7 @@ from surebound.bounds.beta_crown import Specification
 from surebound.bounds.enclosure import HUGE, Enclosure
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.root import LayerBounding, fold_network, tighten_layers
+from surebound.bounds.root import LayerBounding, fold_network, settle_layers
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
 from surebound.network.model import Model
@@ -171,20 +171,17 @@ class _Verification:
     def _root(self, regions: Sequence[Region]) -> tuple[Subject, Sequence[Region]]:
         """The network over the regions' box, its layers bounded as tightly as it takes, and the regions left open.
 
-        A first pass bounds layers with fixed slopes only; if that leaves no region open, α-CROWN is spared.
+        A first pass bounds layers with fixed slopes only; only what that leaves open is folded and α-CROWNed.
         """
-        box, coarse = regions[0].box, replace(self.options.layers, ascent=None)
+        box = regions[0].box
         first = self._enclosure(box)
-        limit = min(FOLDED_LIMIT, _available_memory() // 48)
-        form: Form | None = fold_network(first, coarse, self.clock.check, limit=limit)
-        folded = form is not None
-        if form is None:
-            tighten_layers(first, coarse, self.clock.check)
-            form = GraphForm.at(first, self.network.output)
+        settle_layers(first, self.clock.check)
+        form = GraphForm.at(first, self.network.output)
         subject = Subject(self.network, form, _specification(form, regions))
         open_ = self._open(subject)
         regions = [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
-        if folded and regions and self.options.layers.ascent is not None:
+        if regions:
+            limit = min(FOLDED_LIMIT, _available_memory() // 48)
             fine = fold_network(self._enclosure(box), self.options.layers, self.clock.check, known=first, limit=limit)
             if fine is not None:
                 return Subject(self.network, fine, _specification(fine, regions)), regions

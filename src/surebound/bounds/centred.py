@@ -1,0 +1,209 @@
+"""Rigorous bounds on many neurons from float32 backward passes, written in deviations from a reference point.
+
+Convolutions are about ten times as fast in float32 as in float64. Its roundoff u = 2⁻²⁴ times the magnitudes of all
+values would be too coarse to prove much in a deep network, but over a small box values hardly move. So each node v gets
+a reference m_v in float64 (the box's centre, carried forward), and passes are made over Δv = v − m_v:
+
+    y = A p + b          becomes   Δy = A Δp + κ,             |κ| ≤ K   (the float64 rounding of m_y = fl(A m_p + b))
+    α x̂ ≤ x ≤ ā x̂ + b̄    becomes   α Δx̂ − g ≤ Δx ≤ ā Δx̂ + h,  g = m_x − α m_x̂,  h = ā m_x̂ + b̄ − m_x.
+
+There are no biases left, and everything that rounding can do is proportional to R_v ≥ |Δv| instead of |v|.
+
+**Error.** Let c be the coefficients, as computed, on Δy. Their pulled-back ĉ = fl(Aᵀc) is a sum of n products, with
+weights that were rounded to float32 first and contributions of several readers added up, in any order: |ĉ − Aᵀc| ≤
+γ_{n+1+fan} |A|ᵀ|c|. Hence for every x of the box |ĉ·Δp − c·Δy| ≤ |c|·ρ with ρ = γ_{n+1+fan} |A| R_p + K, as in
+`surebound.bounds.enclosure`, and at a ReLU the same with the rounding of slope · c: ρ = γ_{1+fan} max(α, ā) R_x̂. The
+bound that a pass proves is
+
+    c·v ≥ c·m_v − Σ_ops |c|·ρ − Σ_relus ([c]₊·(g + ρ) + [−c]₊·(h + ρ)) − |c₀|·R₀.
+
+All vectors that coefficients are multiplied with are prepared in float64 and enlarged by what their own rounding to
+float32 and that of the product may take off (γ_{2N+16} for a product of N terms: γ_N of the enlarged terms, and as much
+again to spare, which also covers adding up the products in float64).
+
+**Underflow.** A product or sum below 2⁻¹²⁶ may be flushed to zero. That changes an element of ĉ by at most 2n·2⁻¹²⁶,
+which is Σ_ops 2(n + 2 + fan)·2⁻¹²⁶ ΣR_p for a whole pass, whatever c is. A weight that underflows changes ĉ by
+2⁻¹²⁶ |c|, which goes into ρ as 2⁻¹²⁶ ΣR_p.
+
+**Overflow.** Each coefficient that a pass computes is multiplied with a positive number and added to the error of its
+row, so one that is not finite leaves a row's error not finite. Then nothing is known about the row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
+from surebound.network.graph import Input, Network, Relu
+from surebound.network.linear import Shift, size
+from surebound.network.op import Affine, absolute
+from surebound.network.patch import Patch, pull_patches
+from surebound.network.shape import Reshape
+
+U32 = 2.0**-24
+FLUSHED = 2.0**-126  # below this, float32 may have rounded to zero
+_GUARD = 1.0 + 2.0**-48  # as in `surebound.bounds.relaxation`
+
+
+def gamma32(n: int) -> float:
+    """γ_n in float32, infinite where it would be large."""
+    return n * U32 / (1.0 - n * U32) * SLACK if n * U32 < 0.25 else torch.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """The lines around a layer's ReLUs, and their costs per unit of a coefficient. # (neurons,) float32 each"""
+
+    below: Tensor  # α
+    above: Tensor  # ā
+    cost_below: Tensor  # g + ρ
+    cost_above: Tensor  # h + ρ
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """The two relaxations of one layer."""
+
+    parallel: Lines  # FastLin: α = ā
+    crossing: Lines  # CROWN: α ∈ {0, 1}
+
+
+class Centred:
+    """Float32 passes over one box. Grows with the enclosure whose intervals it uses: see `extend`."""
+
+    def __init__(self, enclosure: Enclosure) -> None:
+        self._enclosure = enclosure
+        self._network = _without_biases(enclosure.network).to(torch.float32)
+        self._centres: list[Tensor] = [(enclosure.lower[0] + enclosure.upper[0]) / 2]
+        self._costs: dict[int, Tensor] = {}
+        self._layers: list[_Layer] = []
+        self._underflow = 2 * FLUSHED * (enclosure.network.inputs + 1)
+
+    def extend(self, node: int) -> None:
+        """Prepare for passes from this node, given the enclosure of all nodes before it as it is now."""
+        for i in range(len(self._centres), node + 1):
+            if isinstance(self._enclosure.network.nodes[i].op, Relu):
+                self._add_relu(i)
+            else:
+                self._add_affine(i)
+
+    def parallel(self, node: int, index: Tensor) -> tuple[Tensor, Tensor]:
+        """FastLin's bounds on elements of a node. Its two lines are parallel, so that one pass, linear in the
+        coefficients, yields both sides. # (count,) -> (count,) float64 each"""
+
+        def activate(k: int, c: Patch) -> tuple[Patch, Tensor]:
+            lines = self._layers[k].parallel
+            return c.times(lines.above), c.abs().dot(lines.cost_above)
+
+        centre, cost = self._centres[node].flatten()[index], self._cost(node, index, 1.0, activate)
+        return _less(centre, cost), -_less(-centre, cost)
+
+    def crossing(self, node: int, index: Tensor) -> tuple[Tensor, Tensor]:
+        """CROWN's bounds on elements of a node, in a pass for either side. # (count,) -> (count,) float64 each"""
+
+        def activate(k: int, c: Patch) -> tuple[Patch, Tensor]:
+            lines = self._layers[k].crossing
+            positive, negative = replace(c, values=c.values.clamp_min(0.0)), replace(c, values=c.values.clamp_max(0.0))
+            pulled = positive.times(lines.below).values + negative.times(lines.above).values
+            return replace(c, values=pulled), positive.dot(lines.cost_below).double() - negative.dot(lines.cost_above)
+
+        centre = self._centres[node].flatten()[index]
+        low, high = (_less(sign * centre, self._cost(node, index, sign, activate)) for sign in (1.0, -1.0))
+        return low, -high
+
+    def _cost(
+        self, node: int, index: Tensor, sign: float, activate: Callable[[int, Patch], tuple[Patch, Tensor]]
+    ) -> Tensor:
+        """All that a pass from ± single elements takes off their values at the reference. # (count,) float64"""
+        cost = torch.full((len(index),), self._underflow, dtype=torch.float64)
+
+        def through_relu(k: int, c: Patch) -> Patch:
+            pulled, price = activate(k, c)
+            cost.add_(price)
+            return pulled
+
+        def visit(i: int, _: Affine, c: Patch) -> None:
+            cost.add_(c.abs().dot(self._costs[i]))
+
+        start = {node: Patch.units(index, self._network.nodes[node].shape, torch.tensor(sign))}
+        at_input = pull_patches(self._network, start, through_relu, visit)
+        return cost.add_(at_input.abs().dot(_enlarged(self._reach(0))))
+
+    def _reach(self, node: int) -> Tensor:
+        """R ≥ |Δv| over the box."""
+        centre, enclosure = self._centres[node], self._enclosure
+        return torch.maximum(enclosure.upper[node] - centre, centre - enclosure.lower[node]) * (1.0 + 4 * U)
+
+    def _add_affine(self, i: int) -> None:
+        node, fan = self._enclosure.network.nodes[i], self._enclosure.fan
+        op = node.op
+        assert not isinstance(op, Relu | Input)
+        bold = absolute(op)
+        centres, reaches = [self._centres[j] for j in node.inputs], [self._reach(j) for j in node.inputs]
+        centre = op.apply(*centres)
+        moved, held = bold.apply(*reaches), bold.apply(*(c.abs() for c in centres))
+        if op.bias is not None:
+            centre, held = centre + op.bias, held + op.bias.abs()
+        total = sum(float(r.sum()) for r in reaches)
+        cost = gamma32(op.roundings + 1 + fan) * moved + gamma(op.roundings + 2) * held
+        self._centres.append(centre)
+        self._costs[i] = _enlarged(cost * SLACK + FLUSHED * total + TINY)
+        self._count_underflow(op.roundings, total, size(op.shape))
+
+    def _add_relu(self, i: int) -> None:
+        before = self._enclosure.network.nodes[i].inputs[0]
+        lower, upper, centre = self._enclosure.lower[before], self._enclosure.upper[before], self._centres[before]
+        ambiguous, active = (lower < 0) & (upper > 0), (lower >= 0).double()
+        # ā is what float32 makes of it: b̄ is then computed for that very slope, which holds for every slope in [0, 1]
+        slope = (upper / torch.where(ambiguous, upper - lower, 1.0)).clamp(0.0, 1.0).float().double()
+        above = torch.where(ambiguous, slope, active)
+        intercept = torch.where(ambiguous, torch.maximum(-above * lower, (1.0 - above) * upper) * _GUARD, 0.0)
+        after = torch.where(ambiguous, above * centre + intercept / 2, active * centre)
+        self._centres.append(after)
+        reach = self._reach(before)
+        slack = torch.where(ambiguous, 8 * U * (after.abs() + centre.abs() + intercept) + TINY, 0.0)
+        rounding = torch.where(ambiguous | (active > 0), gamma32(1 + self._enclosure.fan) * reach, 0.0) + slack
+
+        def lines(below: Tensor) -> Lines:
+            g = torch.where(ambiguous, after - below * centre, 0.0)
+            h = torch.where(ambiguous, above * centre + intercept - after, 0.0)
+            if below is above:
+                g = h = torch.maximum(g, h)
+            costs = (_enlarged(rounding + value, value) for value in (g, h))
+            return Lines(below.flatten().float(), above.flatten().float(), *costs)
+
+        self._layers.append(_Layer(lines(above), lines(torch.where(ambiguous, (upper > -lower).double(), active))))
+        self._count_underflow(1, float(reach.sum()), reach.numel())
+
+    def _count_underflow(self, roundings: int, reach: float, products: int) -> None:
+        """In the coefficients that an operation pulls back, and in the product with its costs."""
+        self._underflow += 2 * FLUSHED * ((roundings + 2 + self._enclosure.fan) * reach + products + 1)
+
+
+def _enlarged(cost: Tensor, signed: Tensor | None = None) -> Tensor:
+    """A vector in float32 such that products with it, computed in float32, are no less than those with `cost`.
+
+    # (1, *shape) -> (size,) float32
+    """
+    magnitude = cost.abs() if signed is None else cost + 2 * signed.abs()
+    return ((cost + gamma32(2 * cost.numel() + 16) * magnitude).flatten() + FLUSHED * 4).float()
+
+
+def _less(centre: Tensor, cost: Tensor) -> Tensor:
+    """A lower bound on centre − cost, or −∞ if either is not a finite number."""
+    bound = centre - cost
+    bound = bound - (4 * U * (centre.abs() + cost.abs()) + TINY)
+    return torch.where(torch.isfinite(bound), bound, -torch.inf)
+
+
+def _without_biases(network: Network) -> Network:
+    """Deviations from a reference see the linear part only."""
+    return Network(tuple(replace(node, op=_linear_part(node.op)) for node in network.nodes), network.output)
+
+
+def _linear_part(op: Affine | Relu | Input) -> Affine | Relu | Input:
+    if isinstance(op, Relu | Input) or op.bias is None:
+        return op
+    return Reshape(op.shape, op.shape) if isinstance(op, Shift) else replace(op, bias=None)

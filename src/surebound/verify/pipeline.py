@@ -47,7 +47,7 @@ class Options:
     seed: int = 0
     memory: int | None = None  # bytes; None: a quarter of what is available
     early_stop: bool = False
-    quick_attack: PGD | None = field(default_factory=lambda: PGD(steps=20, restarts=5))  # None: attacked already
+    quick_attack: PGD | None = field(default_factory=lambda: PGD(steps=20, restarts=2))  # None: attacked already
     search_attack: MIFGSM = field(default_factory=lambda: MIFGSM(steps=100, restarts=4))  # again and again
     layers: LayerBounding = field(default_factory=LayerBounding)
     search: SearchConfig = field(default_factory=SearchConfig)

@@ -24,6 +24,7 @@ from surebound.verify.leaf import decide_leaf
 from surebound.verify.queue import Batch, Queue
 from surebound.verify.subject import Subject
 
+ATTACK_POINTS = 64  # at once
 POLISH = 4  # times as many iterations for a node whose duals are the bottleneck
 
 TryPoints = Callable[[Tensor], Counterexample | None]
@@ -79,6 +80,7 @@ class _NeuronSearch:
         self.policy = config.iterations
         self.early = EarlyStop()
         self.begin, self.attacking = time.monotonic(), 0.0
+        self.generator = torch.Generator().manual_seed(0)
         self.batch = config.batch or _batch_size(subject, config.memory)
         self.subproblems = 0
         self.undecided = 0
@@ -146,7 +148,7 @@ class _NeuronSearch:
         if not len(rest):
             return bound
         with self.clock.phase("attack"):
-            lowest = rest[bounded.bound[rest].argsort()[:64]]
+            lowest = rest[bounded.bound[rest].argsort()[:ATTACK_POINTS]]
             self.found = self._attack(nodes.region[lowest], bounded.x[lowest])
         if self.found is not None:
             return bound
@@ -169,10 +171,19 @@ class _NeuronSearch:
             or self.attacking >= self.config.attack_share * (begin - self.begin)
         ):
             return found
+        region, x = self._with_random_points(region, x)
         x = descend(self.subject.kernel, self.subject.fast_specification, region, x)
         found = self.try_points(complete(x.double()))
         self.attacking += time.monotonic() - begin
         return found
+
+    def _with_random_points(self, region: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Where there are few minimisers, as near the root, points drawn from the box as well."""
+        form = self.subject.fast_form
+        count = max(0, ATTACK_POINTS - len(x))
+        drawn = torch.rand(count, form.inputs, generator=self.generator)
+        more = form.box_lower + (form.box_upper - form.box_lower) * drawn
+        return torch.cat([region, region[torch.arange(count) % len(region)]]), torch.cat([x, more])
 
     def _polish(self, nodes: Nodes, bounded: Bounded, ascent: Ascent) -> Bounded:
         """More iterations for nodes that splitting cannot help.

@@ -38,7 +38,7 @@ class Patch:
             values = value.new_zeros(len(index), *shape)
             values[rows, index] = value
             return Patch.whole(values)
-        channel, *places = torch.unravel_index(index, shape)
+        channel, *places = unravelled(index, shape)
         values = value.new_zeros(len(index), shape[0])
         values[rows, channel] = value
         return Patch(values.reshape(*values.shape, *(1 for _ in places)), torch.stack(places, dim=1), shape)
@@ -105,15 +105,23 @@ class Patch:
         return Patch(values, self.origin + torch.tensor(first), self.shape)
 
 
+def unravelled(index: Tensor, shape: Shape) -> list[Tensor]:
+    """Where elements lie on each axis. (torch.unravel_index imports sympy, which takes half a second.)
+
+    >>> unravelled(torch.tensor([5]), (2, 3))
+    [tensor([1]), tensor([2])]
+    """
+    return [index // prod(shape[axis + 1 :]) % n for axis, n in enumerate(shape)]
+
+
 def local_order(index: Tensor, shape: Shape) -> Tensor:
     """A permutation that puts neurons of a (channels, *size) layer next to those that are close to them: Z-order.
 
     >>> local_order(torch.arange(8), (1, 2, 4)).tolist()
     [0, 1, 4, 5, 2, 3, 6, 7]
     """
-    key, place = torch.zeros_like(index), index
-    for axis, length in enumerate(reversed(shape[1:])):
-        at, place = place % length, place // length
+    key = torch.zeros_like(index)
+    for axis, (at, length) in enumerate(zip(unravelled(index, shape)[:0:-1], shape[:0:-1], strict=True)):
         for bit in range(length.bit_length()):
             key += ((at >> bit) & 1) << (bit * (len(shape) - 1) + axis)
     return key.argsort(stable=True)

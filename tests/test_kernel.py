@@ -9,6 +9,7 @@ from networks import random_box, random_conv
 from test_beta_crown import MAKERS, Case, feasible_signs, make_case, random_duals
 
 from surebound.bounds import kernel as kernel_module
+from surebound.bounds import sparse as sparse_module
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, ascend
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
@@ -16,6 +17,7 @@ from surebound.bounds.kernel import Kernel, KernelRows
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.verify.folded_attack import _forward, descend
+from surebound.verify.subject import Subject
 
 
 def both(case: Case, nodes: Nodes, duals: Duals, config: Ascent, stop_above: float = torch.inf) -> list[Bounded]:
@@ -87,14 +89,30 @@ def test_sparse_blocks_change_nothing(name: str, rng: np.random.Generator, monke
     case = make_case(name, rng)
     nodes, duals = draw(case, rng, 5)
     _, dense = both(case, nodes, duals, Ascent(iterations=3))
-    monkeypatch.setattr(kernel_module, "SPARSE_BELOW", 1.0)
-    monkeypatch.setattr(kernel_module, "SPARSE_FROM", 0)
+    monkeypatch.setattr(sparse_module, "SPARSE_BELOW", 1.0)
+    monkeypatch.setattr(sparse_module, "SPARSE_FROM", 0)
     form = case.forms["folded"]
     assert isinstance(form, FoldedForm)
     if torch.backends.mkl.is_available():
         assert all(block.weight.layout == torch.sparse_csr for block in Kernel.of(form).blocks)
     _, sparse = both(case, nodes, duals, Ascent(iterations=3))
     np.testing.assert_allclose(sparse.bound, dense.bound, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_sparse_blocks_prove_the_same(name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sound evaluation in float64: within its own error, and never above the truth."""
+    case = make_case(name, rng, fixed=1)
+    form, specification = case.forms["folded"], case.specifications["folded"]
+    subject = Subject(case.network, form, specification)
+    nodes, duals = draw(case, rng, 7)
+    dense = subject.sound_bounds(nodes, duals)
+    monkeypatch.setattr(sparse_module, "SPARSE_BELOW", 1.0)
+    monkeypatch.setattr(sparse_module, "SPARSE_FROM", 0)
+    assert isinstance(form, FoldedForm)
+    assert torch.backends.mkl.is_available() <= all(t is not None for t in form.compressed().transposed)
+    sparse = Subject(case.network, form, specification).sound_bounds(nodes, duals)
+    np.testing.assert_allclose(sparse, dense, rtol=1e-11, atol=1e-11)
 
 
 def test_numbers_that_overflow_prove_nothing(rng: np.random.Generator) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
+from surebound.bounds.sparse import compressed
 from surebound.network.op import Affine
 from surebound.network.patch import Patch, pull_patches
 
@@ -46,6 +47,7 @@ class FoldedForm:
     lower: Tensor
     upper: Tensor
     rigorous: bool = True
+    transposed: tuple[Tensor | None, ...] = ()  # the blocks' transposes that `compressed` made sparse
 
     @staticmethod
     def empty(enclosure: Enclosure) -> "FoldedForm":
@@ -147,6 +149,7 @@ class FoldedForm:
             blocks=(*self.blocks, block),
             lower=torch.cat([self.lower, lower]),
             upper=torch.cat([self.upper, upper]),
+            transposed=(),
         )
 
     @property
@@ -169,10 +172,18 @@ class FoldedForm:
                 continue
             mu = activate(k, lam[:, before : before + len(block.bias)])
             constant -= mu @ block.bias
-            lam[:, :before].addmm_(mu, block.weight)
+            sparse = self.transposed[k] if self.transposed else None
+            if sparse is None:
+                lam[:, :before].addmm_(mu, block.weight)
+            else:
+                lam[:, :before] += torch.mm(sparse, mu.T).T
             if self.rigorous:
                 error += mu.abs() @ block.error
         return Pulled(lam[:, : self.inputs], lam[:, self.inputs :], constant, error)
+
+    def compressed(self) -> "FoldedForm":
+        """The same, for many backward passes: blocks that are mostly zeros are kept as sparse matrices, too."""
+        return replace(self, transposed=tuple(compressed(block.weight.T) for block in self.blocks))
 
     def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         columns = x.new_empty(len(x), self.columns)
@@ -208,6 +219,7 @@ class FoldedForm:
             lower=self.lower.to(dtype),
             upper=self.upper.to(dtype),
             rigorous=dtype == torch.float64,
+            transposed=tuple(None if t is None else t.to(dtype) for t in self.transposed),
         )
 
     @property

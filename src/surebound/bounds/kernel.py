@@ -12,7 +12,6 @@ differs is where the numbers lie:
 Everything here is float32 and decides nothing: what it finds are duals, for `Subject.sound_bounds` to judge.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,9 +22,8 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, Specification
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.relaxation import Relaxation
+from surebound.bounds.sparse import compressed
 
-SPARSE_BELOW = 0.12  # the share of non-zeros below which a sparse product is faster than a dense one
-SPARSE_FROM = 2**14  # the least number of entries for which that is so
 COMPACT_AT = 0.75  # the share of nodes still going at which the others leave the batch
 
 
@@ -109,13 +107,9 @@ def _scaled(weight: Tensor, radius: Tensor) -> Tensor:
 
 
 def _stored(weight: Tensor) -> Tensor:
-    """Dense or sparse, whichever multiplies faster. MKL has the sparse product that is worth it."""
-    few = int(torch.count_nonzero(weight)) <= SPARSE_BELOW * weight.numel()
-    if not few or weight.numel() < SPARSE_FROM or not torch.backends.mkl.is_available():
-        return weight
-    with warnings.catch_warnings():  # "beta state"
-        warnings.simplefilter("ignore", UserWarning)
-        return weight.to_sparse_csr()
+    """Dense or sparse, whichever multiplies faster."""
+    sparse = compressed(weight)
+    return weight if sparse is None else sparse
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,7 @@ from surebound.network.model import Model
 from surebound.problem import Box, Counterexample, Property, Region, Robustness, Status, Verdict
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
+from surebound.verify.forms import cheapest
 from surebound.verify.input_search import BoxLimits, input_search
 from surebound.verify.progress import OnProgress
 from surebound.verify.search import Outcome, SearchConfig, TryPoints, search
@@ -176,15 +177,17 @@ class _Verification:
         box = regions[0].box
         first = self._enclosure(box)
         settle_layers(first, self.clock.check)
-        form = GraphForm.at(first, self.network.output)
+        form: Form = GraphForm.at(first, self.network.output)
         subject = Subject(self.network, form, _specification(form, regions))
         open_ = self._open(subject)
         regions = [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
         if regions:
             limit = min(FOLDED_LIMIT, _available_memory() // 48)
-            fine = fold_network(self._enclosure(box), self.options.layers, self.clock.check, known=first, limit=limit)
-            if fine is not None:
-                return Subject(self.network, fine, _specification(fine, regions)), regions
+            second = self._enclosure(box)
+            folded = fold_network(second, self.options.layers, self.clock.check, known=first, limit=limit)
+            if folded is not None:
+                form = cheapest(folded, second)
+                return Subject(self.network, form, _specification(form, regions)), regions
         return subject.only(open_), regions
 
     def _open(self, subject: Subject) -> Tensor:

@@ -28,6 +28,10 @@ class Subject:
         return self.form.to(torch.float32)
 
     @cached_property
+    def _sound_form(self) -> Form:
+        return self.form.compressed() if isinstance(self.form, FoldedForm) else self.form
+
+    @cached_property
     def kernel(self) -> Kernel | None:
         """The folded form, ready for the ascent."""
         return Kernel.of(self.form) if isinstance(self.form, FoldedForm) else None
@@ -112,7 +116,7 @@ class Subject:
     def _sound(self, nodes: Nodes, duals: Duals, start: Rows) -> Tensor:
         slopes = Slopes.of(self.relaxation, nodes.signs)
         ready = replace(duals, alpha=slopes.fixed(duals.alpha), beta=_nonnegative(duals.beta))
-        return evaluate(self.form, start, slopes, ready, keep=False).bound
+        return evaluate(self._sound_form, start, slopes, ready, keep=False).bound
 
 
 def _nonnegative(multipliers: Tensor | None) -> Tensor | None:

@@ -1,0 +1,19 @@
+"""Matrices that are mostly zeros, as a folded convolution's are: its neurons read a small window of the image."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+SPARSE_BELOW = 0.12  # the share of non-zeros below which a sparse product is faster than a dense one
+SPARSE_FROM = 2**14  # the least number of entries for which that is so
+
+
+def compressed(weight: Tensor) -> Tensor | None:
+    """The matrix in rows of non-zeros if that multiplies faster. MKL has the sparse product that is worth it."""
+    few = int(torch.count_nonzero(weight)) <= SPARSE_BELOW * weight.numel()
+    if not few or weight.numel() < SPARSE_FROM or not torch.backends.mkl.is_available():
+        return None
+    with warnings.catch_warnings():  # "beta state"
+        warnings.simplefilter("ignore", UserWarning)
+        return weight.to_sparse_csr()

@@ -57,8 +57,8 @@ def main() -> int:
     args = _arguments()
     import torch
 
+    from surebound.memory import keep_memory
     from surebound.train import LOSSES
-    from surebound.train.memory import keep_memory
 
     keep_memory()
     torch.set_num_threads(args.threads)

@@ -65,7 +65,7 @@ def verify(
         net: what `load` returned, or the path of an ONNX file.
         problem: a `Robustness` or `Property`, or the path of a VNN-LIB file.
         timeout: seconds after which to answer ``timeout``; None for no limit.
-        branching: which neuron to split (``auto``, ``upb``, ``fsb``, ``sr``, ``mixture``) or ``input`` (bisect the box).
+        branching: the neuron to split (``auto``, ``upb``, ``fsb``, ``sr``, ``mixture``), or ``input`` (bisect the box).
         seed: for the attacks, the only source of randomness.
         memory: bytes for the search's queue, which goes to disk beyond; None for a quarter of what is free.
         early_stop: answer ``timeout`` as soon as the search is not expected to end in time.

@@ -15,6 +15,7 @@ from surebound.cli.command import INTERRUPTED, Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.model import add_images, check_model, choose_images
 from surebound.errors import UsageError
+from surebound.memory import keep_memory
 
 if TYPE_CHECKING:
     from surebound.evaluate.certify import Certification, CertifyProgress
@@ -89,6 +90,7 @@ def _task(args: Namespace) -> "Task":
 
     dataset = load_dataset(args.dataset, args.data_dir)
     images = choose_images(dataset, args.first, args.indices)
+    keep_memory()
     set_threads(1 if args.workers > 1 else args.threads)
 
     from surebound.evaluate.stages import Settings

@@ -57,7 +57,7 @@ def _run(args: Namespace) -> int:
         source = Path(args.out) / "config.toml"
     config = read_config(source, args.set)
     set_threads(args.threads)
-    from surebound.train.memory import keep_memory
+    from surebound.memory import keep_memory
     from surebound.train.parallel import announced
     from surebound.train.run import run
 

@@ -23,6 +23,7 @@ from surebound.cli.command import INTERRUPTED, Command
 from surebound.cli.display import ProgressLine
 from surebound.cli.quick_torch import quick_import
 from surebound.errors import UsageError
+from surebound.memory import keep_memory
 from surebound.problem import Counterexample, Verdict
 
 
@@ -87,6 +88,7 @@ def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
     from surebound.load.vnnlib import read_property
 
     problem = read_property(args.property)  # before the slow imports, so that mistakes in it show at once
+    keep_memory()
     importing = time.monotonic()
     quick_import()
     imported = time.monotonic()

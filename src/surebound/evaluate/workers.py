@@ -15,6 +15,7 @@ from surebound.evaluate.radius import search_radius
 from surebound.evaluate.stages import Certifier, Open, Sample, Settings
 from surebound.evaluate.store import Row
 from surebound.load.onnx import load_model
+from surebound.memory import keep_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,7 @@ def _begin(file: Path, eps: Fraction, settings: Settings) -> None:
     assert parent is not None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    keep_memory()
     import torch
 
     torch.set_num_threads(1)

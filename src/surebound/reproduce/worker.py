@@ -83,8 +83,8 @@ def main() -> None:
 
     import torch
 
+    from surebound.memory import keep_memory
     from surebound.reproduce.perform import Performer, StoppedError
-    from surebound.train.memory import keep_memory
 
     torch.set_num_threads(1)
     keep_memory()

@@ -11,13 +11,13 @@ from torch import nn
 from surebound.data import load_dataset
 from surebound.data.dataset import Dataset
 from surebound.errors import NetworkError, ResourceError, UsageError
+from surebound.memory import is_out_of_memory
 from surebound.network.architectures import architecture
 from surebound.train.chain import Chain
 from surebound.train.config import OWN, TrainConfig
 from surebound.train.folder import Folder
 from surebound.train.initialise import initialise_network
 from surebound.train.loop import Loop, OnProgress
-from surebound.train.memory import is_out_of_memory
 from surebound.train.parallel import World, first_alone, join, leave
 from surebound.train.validate import Validation
 

@@ -21,6 +21,7 @@ from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, settle_layers
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
+from surebound.memory import is_out_of_memory
 from surebound.network.model import Model
 from surebound.problem import Box, Counterexample, Property, Region, Robustness, Status, Verdict
 from surebound.verify.clock import Clock, OutOfTime
@@ -79,7 +80,7 @@ def verify(
     except OutOfTime:
         outcome = Outcome(timed_out=True, reason="the time ran out", subproblems=run.subproblems)
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         outcome = Outcome(reason="the memory ran out", subproblems=run.subproblems)
     return Verdict(
@@ -266,11 +267,6 @@ def _merge(total: Outcome, new: Outcome, subproblems: int) -> Outcome:
         timed_out=total.timed_out or new.timed_out,
         reason=new.reason or total.reason,
     )
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """torch has no type of its own for this."""
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def _available_memory() -> int:

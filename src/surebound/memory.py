@@ -12,8 +12,8 @@ _SIGNS = ("not enough memory", "can't allocate memory", "out of memory", "size c
 def keep_memory() -> None:
     """Have glibc reuse large blocks; elsewhere, do nothing.
 
-    Tensors of some megabytes come and go many times in a step, and mapping their pages anew takes a good part of what
-    interval bounds cost.
+    Tensors of some megabytes come and go many times in a training step or a bounding, and mapping their pages anew
+    takes a good part of what bounds cost.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,7 +1,9 @@
 """Bounds for every layer, first to last: interval → best of FastLin and CROWN → α-CROWN for what is still ambiguous.
 
-Layers are bounded in order, since each relaxation needs the bounds of the layers before it. The slopes are found in
-float32; the bound that counts is then evaluated once in float64 with its rounding error taken off.
+Layers are bounded in order, since each relaxation needs the bounds of the layers before it. `settle_layers` is the
+first pass of a search: fixed slopes, in rigorous float32. `fold_network` then builds what the search works on, with
+α-CROWN for the neurons that are left; its slopes are found in float32, and the bound that counts is evaluated once in
+float64 with its rounding error taken off. `tighten_layers` does the same on the graph, for many boxes at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -155,16 +157,18 @@ def settle_layers(enclosure: Enclosure, check: Check) -> None:
         return
     network = enclosure.network
     centred = Centred(enclosure)
+    widest = max(size(node.shape) for node in network.nodes)
+    together = max(16, min(PASS_ROWS, CHUNK_ELEMENTS // widest))
     for k in range(len(network.layers)):
         node, shape = network.before(k), network.nodes[network.before(k)].shape
         enclosure.extend(node)
         centred.extend(node)
-        low, high = (t[0].clone() for t in enclosure.layer(k))
         if interval_is_exact(network, node):
             continue
+        low, high = (t[0].clone() for t in enclosure.layer(k))
         for bounds in (centred.parallel, centred.crossing) if k else (centred.parallel,):
             open_ = torch.nonzero((low < 0) & (high > 0)).flatten()
-            for index in open_.split(PASS_ROWS):
+            for index in open_.split(together):
                 check()
                 lower, upper = bounds(node, index)
                 low[index] = torch.maximum(low[index], lower)

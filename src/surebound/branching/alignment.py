@@ -18,6 +18,8 @@ from surebound.bounds.beta_crown import Duals, Slopes, Specification, evaluate
 from surebound.bounds.form import Form, affine
 from surebound.bounds.relaxation import Relaxation
 
+_NOISE = 1e-9  # of a neuron's range: what reaches less far beyond 0 has one sign
+
 
 def alignment(form: Form, specification: Specification, relaxation: Relaxation, region: int, signs: Tensor) -> Tensor:
     """s of the open neurons of a node, 0 of the others; everything in float64. # signs: (neurons,) -> (neurons,)"""
@@ -34,7 +36,8 @@ def alignment(form: Form, specification: Specification, relaxation: Relaxation, 
     lower, upper = _clip(form.box_lower, form.box_upper, g, at_lowest)
     centre, radius = (lower + upper) / 2, (upper - lower) / 2
     middle, spread = gradient @ centre + constant, gradient.abs() @ radius
-    open_ = (middle.abs() < spread) & relaxation.ambiguous & (signs == 0)
+    noise = _NOISE * (gradient.abs() @ (form.box_upper - form.box_lower))
+    open_ = (middle.abs() + noise < spread) & relaxation.ambiguous & (signs == 0)
     scaled = gradient * radius
     direction = scaled / scaled.norm(dim=1, keepdim=True).clamp_min(1e-300)
     score = (direction @ direction[open_].T).square().sum(1)

@@ -1,8 +1,8 @@
 """Depth-first branch and bound with an LP for every subproblem, for a search that has come to a standstill.
 
-Where a region has several rows, none of which can be violated by much, the dual bound of almost every subproblem is 0:
-the rows can hold together or not, but hardly are they nearly held. An ascent then has no direction and bounds tie. An LP
-still tells which subproblems have no solution and gives the multipliers that prove it.
+Where the rows of a region can each just be met, the dual bound of almost every subproblem is 0, until its splits leave
+no point that meets all of them: bounds tie, and neither an ascent nor a score made from duals has a direction. An LP
+tells which subproblems have no solution, with the multipliers that prove it.
 
 Every subproblem is dropped by the sound bound at those multipliers, or as a leaf, or by splitting it; as in
 `surebound.verify.search`.
@@ -29,9 +29,10 @@ _VIOLATED = 1e-7
 
 @dataclass(frozen=True, kw_only=True)
 class Standstill:
-    """Notices when the lowest bound has not risen while the number of subproblems doubled."""
+    """Notices when the lowest bound has not risen since the first, or while the number of subproblems doubled."""
 
-    subproblems: int = 500  # the next time to look
+    patience: int = 500  # subproblems
+    subproblems: int = 0  # the next time to look
     lowest: float = float("-inf")  # the last time
     share: float = 0.01  # of the distance to 0, a smaller rise than which is none
 
@@ -39,7 +40,7 @@ class Standstill:
         return subproblems >= self.subproblems
 
     def observed(self, subproblems: int, lowest: float) -> "Standstill":
-        return replace(self, subproblems=2 * subproblems, lowest=lowest)
+        return replace(self, subproblems=max(self.patience, 2 * subproblems), lowest=lowest)
 
     def reached(self, lowest: float, margin: float) -> bool:
         """`margin` is what counts as 0."""

@@ -71,9 +71,9 @@ class LPSearch:
         return not self.stack and not self.undecided and self.found is None
 
     def run(self, seconds: float) -> None:
-        """Go on for some time, or until everything is decided."""
+        """Go on for some time, or until everything is decided or something cannot be."""
         end = time.monotonic() + seconds
-        while self.stack and self.found is None and time.monotonic() < end:
+        while self.stack and not self.undecided and self.found is None and time.monotonic() < end:
             self.clock.check()
             with self.clock.phase("linear programs"):
                 self._step(*self.stack.pop())

@@ -101,7 +101,7 @@ class _NeuronSearch:
             self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.queue.lowest)
             self.early = self.early.observed(worst - float(parents.bound[0]))
             if len(self.queue) and self.found is None and self._proved_by_programs():
-                return self.outcome(proved=True)
+                return Outcome(proved=True, subproblems=self.subproblems, lower_bound=float("inf"))
             if self.config.early_stop and self._hopeless(size, last):
                 return self.outcome(timed_out=True, reason="stopped early: not expected to end in time")
         return self.outcome(proved=self.found is None and not self.undecided and not len(self.queue))
@@ -119,12 +119,15 @@ class _NeuronSearch:
         )
 
     def _proved_by_programs(self) -> bool:
-        """At a standstill, search by linear programs instead, for as long again as the search has taken so far."""
+        """At a standstill, search by linear programs instead, for as long again as the search has taken so far.
+
+        These begin at the root, so that their proof does not need what this search has proved or left undecided.
+        """
         if self.linear is None or not self.standstill.due(self.subproblems):
             return False
         if self.standstill.reached(self.queue.lowest, self.subject.margin):
             before, begin = self.linear.subproblems, time.monotonic()
-            self.linear.run(begin - self.begin)
+            self.linear.run(max(1.0, begin - self.begin))
             self.begin += time.monotonic() - begin
             self.subproblems += self.linear.subproblems - before
             self.found = self.linear.found

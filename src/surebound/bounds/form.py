@@ -152,3 +152,12 @@ class Form(Protocol):
     def to(self, dtype: torch.dtype) -> "Form":
         """The same in another precision."""
         ...
+
+
+def affine(form: Form, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """x̂ and the columns at the origin, then at each unit vector: with the slope of every ReLU fixed, both are affine.
+
+    # slope: (neurons,) float64 -> (inputs + 1, neurons), (inputs + 1, columns)
+    """
+    x = torch.cat([torch.zeros(1, form.inputs, dtype=torch.float64), torch.eye(form.inputs, dtype=torch.float64)])
+    return form.forward(x, lambda k, v: v * slope[form.layers[k]])

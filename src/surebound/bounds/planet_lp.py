@@ -87,7 +87,7 @@ def _targets(network: Network) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class _System:
+class System:
     """r̲ ≤ M v ≤ r̄ (up to ±slack) and v̲ ≤ v ≤ v̄. `post[k]` holds the columns of x_k, −1 where x_k = 0."""
 
     lower: Vector  # (columns,) v̲
@@ -146,8 +146,8 @@ class _System:
         return solver
 
 
-class _Assembly:
-    """A `_System` in the making."""
+class Assembly:
+    """A `System` in the making."""
 
     def __init__(self, lower: Vector, upper: Vector) -> None:
         self.bounds = [(lower, upper)]
@@ -170,7 +170,7 @@ class _Assembly:
         self.entries.extend((rows, column, value) for column, value in terms)
         return rows
 
-    def system(self) -> _System:
+    def system(self) -> System:
         nothing, blank = np.zeros(0, dtype=np.int64), np.zeros(0)
         lower, upper = (np.concatenate(part) for part in zip(*self.bounds, strict=True))
         row_lower, row_upper, slack = (np.concatenate([blank, *(r[part] for r in self.rows)]) for part in range(3))
@@ -179,12 +179,12 @@ class _Assembly:
         order = np.argsort(row, kind="stable")
         entries = (row[order], column[order], value[order])
         binary = np.concatenate([nothing, *self.binary])
-        return _System(lower, upper, row_lower, row_upper, slack, *entries, binary, tuple(self.post))
+        return System(lower, upper, row_lower, row_upper, slack, *entries, binary, tuple(self.post))
 
 
-def _system(enclosure: Enclosure, blocks: Sequence[AffineRows], splits: Splits, *, exact: bool = False) -> _System:
+def _system(enclosure: Enclosure, blocks: Sequence[AffineRows], splits: Splits, *, exact: bool = False) -> System:
     """The relaxation, or with `exact` the MILP, of the layers in `blocks` over the one box of an enclosure."""
-    assembly = _Assembly(enclosure.lower[0].numpy().reshape(-1), enclosure.upper[0].numpy().reshape(-1))
+    assembly = Assembly(enclosure.lower[0].numpy().reshape(-1), enclosure.upper[0].numpy().reshape(-1))
     inputs = np.arange(assembly.width)
     for k, block in enumerate(blocks):
         low, high = (bound.numpy()[0] for bound in enclosure.layer(k))
@@ -216,7 +216,7 @@ def _system(enclosure: Enclosure, blocks: Sequence[AffineRows], splits: Splits, 
     return assembly.system()
 
 
-def _minimise(system: _System, rows: AffineRows, time_limit: float | None = None) -> Minima:
+def _minimise(system: System, rows: AffineRows, time_limit: float | None = None) -> Minima:
     """One problem per row. LPs start from the previous one's basis; `time_limit` is for each."""
     import highspy
 
@@ -252,7 +252,7 @@ def _minimise(system: _System, rows: AffineRows, time_limit: float | None = None
     return Minima(value, bound, x)
 
 
-def _refuted(system: _System, solver: "Highs") -> bool:
+def _refuted(system: System, solver: "Highs") -> bool:
     """Whether the solver's dual ray proves, rounding included, that the system has no solution (Farkas)."""
     _, exists, ray = solver.getDualRay()  # type: ignore[attr-defined]  # missing from highspy's stubs
     rays = (sign * np.asarray(ray) for sign in (1.0, -1.0) if exists)
@@ -315,7 +315,7 @@ def _layer_by_layer(
     network = network.to(torch.float64)
     targets, found = _targets(network), []
 
-    def tighten(node: int, system: _System, chosen: Tensor) -> None:
+    def tighten(node: int, system: System, chosen: Tensor) -> None:
         low, high = enclosure.lower[node].clone(), enclosure.upper[node].clone()
         unit = torch.eye(low.numel(), dtype=torch.float64)[chosen]
         target = affine_rows(network, node, torch.cat([unit, -unit]), enclosure.errors)
@@ -386,7 +386,7 @@ def leaf_multipliers(
     n, m = lower.size, constants.size + offsets.size
     matrix = np.concatenate([rows, -signs[:, None] * preactivations])
     offset = np.concatenate([constants, -signs * offsets])
-    assembly = _Assembly(np.append(lower, -np.inf), np.append(upper, np.inf))
+    assembly = Assembly(np.append(lower, -np.inf), np.append(upper, np.inf))
     assembly.constrain(np.full(m, -np.inf), -offset, np.zeros(m))
     relief = np.full(m, -1.0)
     if not elastic:

@@ -23,7 +23,8 @@ from surebound.network.graph import Network
 from surebound.problem import Counterexample, Region
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.early_stop import EarlyStop
-from surebound.verify.search import Outcome, TryPoints
+from surebound.verify.points import TryPoints
+from surebound.verify.search import Outcome
 
 _BOUNDING = LayerBounding(slopes=("crown",), ascent=None)
 _FLOOR = 0.2  # of the steepest slope seen, which every input counts with in a split

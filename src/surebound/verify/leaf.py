@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from surebound.bounds.form import Form
+from surebound.bounds.form import affine
 from surebound.bounds.planet_lp import leaf_multipliers
 from surebound.verify.subject import Subject
 
@@ -27,7 +27,7 @@ def decide_leaf(subject: Subject, region: int, signs: Tensor | None, seconds: fl
     form, specification = subject.form, subject.specification
     sign = torch.zeros(form.neurons, dtype=torch.int8) if signs is None else signs
     slope = torch.where(sign != 0, sign.double().clamp_min(0.0), subject.relaxation.lower_slope)
-    xhat, columns = _affine(form, slope)
+    xhat, columns = affine(form, slope)
     a, b = specification.starts[region], specification.starts[region + 1]
     values = columns @ specification.rows.coefficients[a:b].T + specification.rows.constant[a:b]
     split = torch.nonzero(sign).flatten()
@@ -54,9 +54,3 @@ def decide_leaf(subject: Subject, region: int, signs: Tensor | None, seconds: fl
         if subject.sound_leaf_bound(region, sign, torch.from_numpy(solution.pi), beta) > 0:
             return LeafDecision(True)
     return LeafDecision(False, point)
-
-
-def _affine(form: Form, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """x̂ and the columns at the origin, then at each unit vector: with fixed slopes both are affine in x₀."""
-    x = torch.cat([torch.zeros(1, form.inputs, dtype=torch.float64), torch.eye(form.inputs, dtype=torch.float64)])
-    return form.forward(x, lambda k, v: v * slope[form.layers[k]])

@@ -28,8 +28,9 @@ from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
 from surebound.verify.forms import cheapest
 from surebound.verify.input_search import BoxLimits, input_search
+from surebound.verify.points import TryPoints
 from surebound.verify.progress import OnProgress
-from surebound.verify.search import Outcome, SearchConfig, TryPoints, search
+from surebound.verify.search import Outcome, SearchConfig, search
 from surebound.verify.subject import Subject
 
 INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input box

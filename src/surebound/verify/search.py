@@ -5,7 +5,6 @@ split is decided by a linear program, and the program's multipliers are checked 
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,14 +20,13 @@ from surebound.verify.early_stop import EarlyStop
 from surebound.verify.folded_attack import descend
 from surebound.verify.iterations import IterationPolicy
 from surebound.verify.leaf import decide_leaf
+from surebound.verify.lp_search import LPSearch, Standstill
+from surebound.verify.points import TryPoints
 from surebound.verify.queue import Batch, Queue
 from surebound.verify.subject import Subject
 
 ATTACK_POINTS = 64  # at once
 POLISH = 4  # times as many iterations for a node whose duals are the bottleneck
-
-TryPoints = Callable[[Tensor], Counterexample | None]
-"""Points (n, network inputs) near which a counterexample may lie -> one that was replayed, or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +80,12 @@ class _NeuronSearch:
         self.begin, self.attacking = time.monotonic(), 0.0
         self.generator = torch.Generator().manual_seed(0)
         self.batch = config.batch or _batch_size(subject, config.memory)
+        self.standstill = Standstill()
+        self.linear = LPSearch(subject, clock, try_points) if LPSearch.suits(subject) else None
         self.subproblems = 0
         self.undecided = 0
         self.in_hand = float("inf")  # the lowest bound among the nodes taken out of the queue
+        self.begin = time.monotonic()
         self.found: Counterexample | None = None
 
     def loop(self) -> Outcome:
@@ -104,6 +105,8 @@ class _NeuronSearch:
             last = time.monotonic() - begin
             self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.queue.lowest)
             self.early = self.early.observed(worst - float(parents.bound[0]))
+            if len(self.queue) and self.found is None and self._proved_by_programs():
+                return Outcome(proved=True, subproblems=self.subproblems, lower_bound=float("inf"))
             if self.config.early_stop and self._hopeless(size, last):
                 return self.outcome(timed_out=True, reason="stopped early: not expected to end in time")
         return self.outcome(proved=self.found is None and not self.undecided and not len(self.queue))
@@ -119,6 +122,24 @@ class _NeuronSearch:
             timed_out=timed_out,
             reason=reason,
         )
+
+    def _proved_by_programs(self) -> bool:
+        """At a standstill, search by linear programs instead, for as long again as the search has taken so far.
+
+        These begin at the root, so that their proof does not need what this search has proved or left undecided.
+        """
+        if self.linear is None or not self.standstill.due(self.subproblems):
+            return False
+        if self.standstill.reached(self.queue.lowest, self.subject.margin):
+            before, begin = self.linear.subproblems, time.monotonic()
+            self.linear.run(max(1.0, begin - self.begin))
+            self.begin += time.monotonic() - begin
+            self.subproblems += self.linear.subproblems - before
+            self.found = self.linear.found
+            if self.linear.proved:
+                return True
+        self.standstill = self.standstill.observed(self.subproblems, self.queue.lowest)
+        return False
 
     def _expand(self, parents: Batch) -> float:
         """Split, bound and requeue; the lowest bound among the children of the worst parent."""

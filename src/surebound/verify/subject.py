@@ -100,8 +100,10 @@ class Subject:
         wide = replace(wide, mix=_nonnegative(wide.mix))
         return self._sound(nodes, wide, self.specification.mixed(nodes.region, wide.mix))
 
-    def sound_leaf_bound(self, region: int, signs: Tensor, weights: Tensor, beta: Tensor) -> float:
-        """The same for one node with unnormalised row weights π, as an LP returns them."""
+    def sound_leaf_bound(
+        self, region: int, signs: Tensor, weights: Tensor, beta: Tensor, alpha: Tensor | None = None
+    ) -> float:
+        """The same for one node with unnormalised row weights π, as an LP returns them. Without α: CROWN's slopes."""
         a, b = self.specification.starts[region], self.specification.starts[region + 1]
         rows, weights = self.specification.rows, weights.clamp_min(0.0)
         start = Rows(
@@ -109,9 +111,9 @@ class Subject:
             (weights @ rows.constant[a:b])[None],
             (weights @ self.specification.row_error[a:b])[None],
         )
-        alpha = self.relaxation.lower_slope[None]
+        alpha = self.relaxation.lower_slope if alpha is None else alpha
         nodes = Nodes(torch.tensor([region]), signs[None])
-        return float(self._sound(nodes, Duals(alpha, beta[None], None), start))
+        return float(self._sound(nodes, Duals(alpha[None], beta[None], None), start))
 
     def _sound(self, nodes: Nodes, duals: Duals, start: Rows) -> Tensor:
         slopes = Slopes.of(self.relaxation, nodes.signs)

@@ -85,7 +85,6 @@ class _NeuronSearch:
         self.subproblems = 0
         self.undecided = 0
         self.in_hand = float("inf")  # the lowest bound among the nodes taken out of the queue
-        self.begin = time.monotonic()
         self.found: Counterexample | None = None
 
     def loop(self) -> Outcome:

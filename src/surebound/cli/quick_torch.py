@@ -9,6 +9,7 @@ other is imported as it is.
 """
 
 import importlib
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
@@ -55,6 +56,7 @@ def quick_import() -> None:
         quick = version("torch").startswith(TRIED)
     except PackageNotFoundError:  # built from source, say
         quick = False
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # plug-ins for other devices are not needed either
     names = [f"torch.{name}" for name in DEFERRED] if quick else []
     for name in names:
         sys.modules.setdefault(name, Deferred(name))

@@ -132,6 +132,7 @@ class NodeLP:
             return
         x, above, below = (at[changed].astype(np.int32) for at in (self._x, self._above, self._below))
         self._solver.changeColsBounds(count, x, zero, np.where(sign < 0, 0.0, infinite))
-        self._solver.changeRowsBounds(count, above, zero, np.where(sign > 0, 0.0, infinite))
-        self._solver.changeRowsBounds(count, below, -infinite, np.where(sign == 0, self._line[changed], infinite))
+        change_rows = self._solver.changeRowsBounds  # type: ignore[attr-defined]  # missing from highspy's stubs
+        change_rows(count, above, zero, np.where(sign > 0, 0.0, infinite))
+        change_rows(count, below, -infinite, np.where(sign == 0, self._line[changed], infinite))
         self._signs = signs.copy()

@@ -60,10 +60,9 @@ class LPSearch:
         self.undecided = 0
         self.found: Counterexample | None = None
 
-    @staticmethod
-    def suits(subject: Subject) -> bool:
-        """Whether LPs of the subject are small."""
-        form = subject.form
+    def suits(self) -> bool:
+        """Whether the LPs are small."""
+        form = self.subject.form
         return isinstance(form, FoldedForm) and sum(int(b.weight.count_nonzero()) for b in form.blocks) <= ENTRIES
 
     @property

@@ -81,7 +81,7 @@ class _NeuronSearch:
         self.generator = torch.Generator().manual_seed(0)
         self.batch = config.batch or _batch_size(subject, config.memory)
         self.standstill = Standstill()
-        self.linear = LPSearch(subject, clock, try_points) if LPSearch.suits(subject) else None
+        self.linear = LPSearch(subject, clock, try_points)
         self.subproblems = 0
         self.undecided = 0
         self.in_hand = float("inf")  # the lowest bound among the nodes taken out of the queue
@@ -127,18 +127,20 @@ class _NeuronSearch:
 
         These begin at the root, so that their proof does not need what this search has proved or left undecided.
         """
-        if self.linear is None or not self.standstill.due(self.subproblems):
+        if not self.standstill.due(self.subproblems):
             return False
-        if self.standstill.reached(self.queue.lowest, self.subject.margin):
-            before, begin = self.linear.subproblems, time.monotonic()
+        lowest, begin, before = self.queue.lowest, time.monotonic(), self.linear.subproblems
+        stands = self.standstill.reached(lowest, self.subject.margin)
+        self.standstill = self.standstill.observed(self.subproblems, lowest)
+        if not (stands and self.linear.suits()):
+            return False
+        try:
             self.linear.run(max(1.0, begin - self.begin))
+        finally:
             self.begin += time.monotonic() - begin
             self.subproblems += self.linear.subproblems - before
-            self.found = self.linear.found
-            if self.linear.proved:
-                return True
-        self.standstill = self.standstill.observed(self.subproblems, self.queue.lowest)
-        return False
+        self.found = self.linear.found
+        return self.linear.proved
 
     def _expand(self, parents: Batch) -> float:
         """Split, bound and requeue; the lowest bound among the children of the worst parent."""

@@ -1,8 +1,7 @@
 """Which form of a network the search bounds its nodes on: the one whose passes are expected to take less time.
 
 Costs are counted in multiply-adds of a dense matrix product. What else a pass does is weighed by how long it takes
-beside such a product, as measured by benchmarks/rates.py: a multiply-add of a convolution or of a sparse matrix takes
-longer, and so does every number that is streamed through memory for slopes, gradients and moments.
+beside such a product: the weights below are a least-squares fit to the eleven boundings of benchmarks/rates.py.
 """
 
 from math import prod
@@ -19,11 +18,10 @@ from surebound.network.conv import Conv
 from surebound.network.graph import Network
 from surebound.network.linear import Linear
 
-SPARSE = 7.0  # a non-zero of a sparse block
-CONVOLUTION = 3.0  # a multiply-add of a convolution
-NEURON = 150.0  # a neuron of the folded form: its slopes, gradient and moments
-INPUT = 60.0
-GRAPH_NEURON = 600.0  # a neuron of the graph form, whose passes are not in place
+SPARSE = 6.5  # a non-zero of a sparse block
+NEURON = 550.0  # a neuron of the folded form: its slopes, gradient and moments
+INPUT = 150.0  # an input of the folded form
+GRAPH_NEURON = 1200.0  # a neuron of the graph form, whose passes are not in place
 
 
 def cheapest(folded: FoldedForm, enclosure: Enclosure) -> Form:
@@ -44,11 +42,11 @@ def graph_cost(network: Network) -> float:
     for node in network.nodes:
         op = node.op
         if isinstance(op, Conv):
-            products += CONVOLUTION * op.weight[0].numel() * prod(op.shape)
+            products += op.weight[0].numel() * prod(op.shape)
         elif isinstance(op, Linear):
             products += op.weight.numel() * prod(op.lead)
     neurons = sum(network.width(k) for k in range(len(network.layers)))
-    return products + GRAPH_NEURON * neurons + INPUT * network.inputs
+    return products + GRAPH_NEURON * neurons
 
 
 def _entries(weight: Tensor) -> float:

@@ -89,11 +89,8 @@ class Kernel:
         rows = KernelRows.of(self, specification)
         problem = _Problem.of(relaxation, nodes)
         run = _Run(self, rows, problem, problem.begin(rows, relaxation, duals))
-        best, best_bound, alive = (
-            run.duals.map(torch.clone),
-            torch.full((len(nodes),), -torch.inf),
-            torch.arange(len(nodes)),
-        )
+        best, best_bound = run.duals.map(torch.clone), torch.full((len(nodes),), -torch.inf)
+        alive = torch.arange(len(nodes))
         for step in range(config.iterations + 1):
             bound = run.evaluate()
             better = bound > best_bound[alive]

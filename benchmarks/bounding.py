@@ -262,8 +262,8 @@ def automatic(pair: Pair) -> str:
     from surebound.bounds.folded import FoldedForm
     from surebound.verify.forms import folded_cost, graph_cost
 
-    assert isinstance(pair.folded.form, FoldedForm) and pair.folded.kernel is not None
-    return "folded" if folded_cost(pair.folded.kernel) <= graph_cost(pair.folded.network) else "graph"
+    assert isinstance(pair.folded.form, FoldedForm)
+    return "folded" if folded_cost(pair.folded.form) <= graph_cost(pair.folded.network) else "graph"
 
 
 def forms_table(found: Sequence[Measured]) -> str:

@@ -8,7 +8,6 @@ from networks import random_box, random_conv, random_fc
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.kernel import Kernel
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.network.graph import Network
 from surebound.verify import forms
@@ -27,7 +26,7 @@ def test_costs_by_hand(rng: np.random.Generator) -> None:
     assert graph_cost(network) == 3 * 6 + 6 * 5 + 5 * 2 + forms.GRAPH_NEURON * 11
     form, _ = folded(network, rng, 1.0)
     entries = sum(block.weight.numel() for block in form.blocks)
-    assert folded_cost(Kernel.of(form)) == entries + forms.NEURON * form.neurons + forms.INPUT * 3
+    assert folded_cost(form) == entries + forms.NEURON * form.neurons + forms.INPUT * 3
 
 
 def test_a_convolution_counts_every_window(rng: np.random.Generator) -> None:
@@ -41,9 +40,7 @@ def test_a_convolution_counts_every_window(rng: np.random.Generator) -> None:
     assert products == counted
 
 
-def test_the_cheaper_one_is_taken(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cheaper_one_is_taken(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     form, enclosure = folded(random_conv(rng), rng, 0.2)
     assert cheapest(form, enclosure) is form
     monkeypatch.setattr(forms, "GRAPH_NEURON", 0.0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
-from surebound.bounds.sparse import compressed
+from surebound.bounds.sparse import compressed, is_sparse
 from surebound.network.op import Affine
 from surebound.network.patch import Patch, pull_patches
 
@@ -183,7 +183,8 @@ class FoldedForm:
 
     def compressed(self) -> "FoldedForm":
         """The same, for many backward passes: blocks that are mostly zeros are kept as sparse matrices, too."""
-        return replace(self, transposed=tuple(compressed(block.weight.T) for block in self.blocks))
+        weights = [block.weight for block in self.blocks]
+        return replace(self, transposed=tuple(compressed(w.T) if is_sparse(w) else None for w in weights))
 
     def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         columns = x.new_empty(len(x), self.columns)

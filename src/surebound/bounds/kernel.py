@@ -12,8 +12,7 @@ differs is where the numbers lie:
 Everything here is float32 and decides nothing: what it finds are duals, for `Subject.sound_bounds` to judge.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, Specification
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.relaxation import Relaxation
-from surebound.bounds.sparse import compressed
+from surebound.bounds.sparse import compressed, is_sparse
 
 COMPACT_AT = 0.75  # the share of nodes still going at which the others leave the batch
 
@@ -57,7 +56,11 @@ class Kernel:
                 continue
             bias = (block.bias + block.weight[:, : form.inputs] @ centre).float()[:, None]
             weight = _scaled(block.weight, radius)
-            blocks.append(Block(where, weight.shape[1], _stored(weight), _stored(weight.T.contiguous()), bias))
+            transposed = weight.T.contiguous()
+            before = weight.shape[1]
+            if is_sparse(weight):
+                weight, transposed = compressed(weight), compressed(transposed)
+            blocks.append(Block(where, before, weight, transposed, bias))
         bias = torch.cat([torch.zeros(0, 1), *(block.bias for block in blocks)]).T.contiguous()
         return Kernel(tuple(blocks), bias, centre.float(), radius.float())
 
@@ -84,32 +87,36 @@ class Kernel:
         λ̄ and x are filled in for nodes that are not above `stop_above`: nobody asks for those of the others.
         """
         rows = KernelRows.of(self, specification)
-        run = _Run(self, rows, relaxation, nodes, duals)
-        best = _Best(run)
-        for step in range(config.iterations):
+        problem = _Problem.of(relaxation, nodes)
+        run = _Run(self, rows, problem, problem.begin(rows, relaxation, duals))
+        best, best_bound = run.duals.map(torch.clone), torch.full((len(nodes),), -torch.inf)
+        alive = torch.arange(len(nodes))
+        for step in range(config.iterations + 1):
             bound = run.evaluate()
-            best.take(run, bound)
-            going = best.bound[run.alive] <= stop_above
-            count = int(going.sum())
-            if not count:
-                return best.finish(self, rows, relaxation, nodes, stop_above)
-            if count <= COMPACT_AT * len(run.alive):
-                run = run.only(torch.nonzero(going).flatten())
+            better = bound > best_bound[alive]
+            best_bound[alive[better]] = bound[better]
+            _put(best, alive[better], run.duals, better)
+            going = best_bound[alive] <= stop_above
+            if step == config.iterations or not bool(going.any()):
+                break
+            if int(going.sum()) <= COMPACT_AT * len(alive):
+                run, alive = run.only(going), alive[going]
             run.step(config, step)
-        best.take(run, run.evaluate())
-        return best.finish(self, rows, relaxation, nodes, stop_above)
+        found = problem.end(rows, nodes, best)
+        lam, x = torch.zeros(len(nodes), self.neurons), torch.zeros(len(nodes), self.inputs)
+        open_ = best_bound <= stop_above
+        if bool(open_.any()):
+            last = _Run(self, rows, problem[open_], best.map(lambda t: t[:, open_]))
+            last.evaluate()
+            lam[open_] = last.lam[self.inputs :].T
+            x[open_] = self.centre + self.radius * last.lam[: self.inputs].T.sign()
+        return Bounded(best_bound, found, lam, x)
 
 
 def _scaled(weight: Tensor, radius: Tensor) -> Tensor:
     scaled = weight.clone()
     scaled[:, : len(radius)] *= radius
     return scaled.float()
-
-
-def _stored(weight: Tensor) -> Tensor:
-    """Dense or sparse, whichever multiplies faster."""
-    sparse = compressed(weight)
-    return weight if sparse is None else sparse
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,131 +150,158 @@ class KernelRows:
         at = torch.arange(len(self.constant))[:, None] - torch.tensor(self.starts)[region]
         return torch.where(member, mix.T.gather(0, at.clamp(0, mix.shape[1] - 1)), 0.0)
 
-    def gathered(self, region: Tensor, weights: Tensor, most: int) -> Tensor:
+    def gathered(self, region: Tensor, weights: Tensor) -> Tensor:
         """The inverse of `spread`. # (rows, nodes) -> (nodes, most rows)"""
+        most = max(b - a for a, b in pairwise(self.starts))
         at = torch.arange(most)[:, None] + torch.tensor(self.starts)[region]
         inside = at < torch.tensor(self.starts)[region + 1]
         return torch.where(inside, weights.gather(0, at.clamp_max(len(weights) - 1)), 0.0).T.contiguous()
 
 
 @dataclass(frozen=True, eq=False)
-class _Splits:
-    """The split neurons of each node; nodes with fewer than others are filled up with a neuron that does not exist."""
+class _Problem:
+    """What stays the same over an ascent. Nodes are columns; where there is one column only, all nodes share it."""
 
-    at: Tensor  # (most splits, nodes) int64
-    sign: Tensor  # (most splits, nodes), 0 where filled up
+    region: Tensor  # (nodes,)
+    upper: Tensor  # (neurons, nodes | 1)  ā, and the slope of split neurons
+    intercept: Tensor  # (neurons, nodes | 1)  b̄, 0 on split neurons
+    split: Tensor | None  # (most splits, nodes) int64: which neurons are split. A node with fewer splits than others
+    sign: Tensor | None  # (most splits, nodes)  is filled up with a neuron that does not exist, and the sign 0
 
     @staticmethod
-    def of(signs: Tensor) -> "_Splits":
-        """# (nodes, neurons) int8"""
-        node, neuron = torch.nonzero(signs, as_tuple=True)
-        count = torch.bincount(node, minlength=len(signs))
-        place = torch.arange(len(node)) - (count.cumsum(0) - count)[node]
-        at = torch.full((int(count.max()), len(signs)), signs.shape[1])
-        at[place, node] = neuron
-        sign = torch.zeros(at.shape)
-        sign[place, node] = signs[node, neuron].float()
-        return _Splits(at, sign)
+    def of(relaxation: Relaxation, nodes: Nodes) -> "_Problem":
+        upper, intercept = relaxation.upper_slope[:, None], relaxation.intercept[:, None]
+        if nodes.signs is None or not bool(nodes.signs.any()):
+            return _Problem(nodes.region, upper, intercept, None, None)
+        signs = nodes.signs.T
+        upper = torch.where(signs != 0, (signs > 0).float(), upper)
+        intercept = torch.where(signs != 0, 0.0, intercept)
+        return _Problem(nodes.region, upper, intercept, *_listed(nodes.signs))
+
+    def __getitem__(self, index: Tensor) -> "_Problem":
+        """Some of the nodes."""
+        split, sign = (None if t is None else t[:, index] for t in (self.split, self.sign))
+        shared = self.upper.shape[1] == 1
+        upper, intercept = (t if shared else t[:, index] for t in (self.upper, self.intercept))
+        return _Problem(self.region[index], upper, intercept, split, sign)
+
+    def begin(self, rows: KernelRows, relaxation: Relaxation, duals: Duals) -> Duals:
+        """The duals to start from: β of split neurons only, π over all rows. # (…, nodes) each"""
+        free = relaxation.ambiguous[:, None].expand(-1, len(self.region))
+        beta = None
+        if self.split is not None:
+            absent = torch.zeros(1, len(self.region))
+            free = torch.cat([free, absent.bool()]).scatter(0, self.split, False)[:-1]
+            given = torch.zeros(len(free), len(self.region)) if duals.beta is None else duals.beta.T
+            beta = torch.cat([given, absent]).gather(0, self.split)
+        alpha = torch.where(free, duals.alpha.T.clamp(0.0, 1.0), self.upper).contiguous()
+        return Duals(alpha, beta, None if duals.mix is None else rows.spread(self.region, duals.mix))
+
+    def end(self, rows: KernelRows, nodes: Nodes, duals: Duals) -> Duals:
+        """The duals as the search has them: nodes are rows, and every neuron has a β."""
+        beta = None
+        if nodes.signs is not None:
+            every = torch.zeros(len(duals.alpha) + 1, len(nodes))
+            if self.split is not None and duals.beta is not None:
+                every.scatter_(0, self.split, duals.beta)
+            beta = every[:-1].T.contiguous()
+        mix = None if duals.mix is None else rows.gathered(self.region, duals.mix)
+        return Duals(duals.alpha.T.contiguous(), beta, mix)
+
+
+def _listed(signs: Tensor) -> tuple[Tensor, Tensor]:
+    """Split neurons and their signs as `_Problem` has them. # (nodes, neurons) int8 -> (most splits, nodes) each"""
+    node, neuron = torch.nonzero(signs, as_tuple=True)
+    count = torch.bincount(node, minlength=len(signs))
+    place = torch.arange(len(node)) - (count.cumsum(0) - count)[node]
+    split = torch.full((int(count.max()), len(signs)), signs.shape[1])
+    split[place, node] = neuron
+    sign = torch.zeros(split.shape)
+    sign[place, node] = signs[node, neuron].float()
+    return split, sign
+
+
+def _put(mine: Duals, at: Tensor, others: Duals, which: Tensor) -> None:
+    """Replace the duals of nodes `at` by some of others', in place. # (nodes,) int64, (others,) bool"""
+    pairs = ((mine.alpha, others.alpha), (mine.beta, others.beta), (mine.mix, others.mix))
+    for old, new in pairs:
+        if old is None or new is None:
+            continue
+        if len(at) == old.shape[1]:
+            old.copy_(new)
+        else:
+            old[:, at] = new[:, which]
 
 
 class _Run:
-    """The state of an ascent: nodes that are still going, their duals, moments and buffers."""
+    """Nodes that are still going, their duals and moments, and buffers that every pass writes anew."""
 
-    def __init__(self, kernel: Kernel, rows: KernelRows, relaxation: Relaxation, nodes: Nodes, duals: Duals) -> None:
-        count, neurons = len(nodes), kernel.neurons
-        self.kernel, self.rows = kernel, rows
-        self.region = nodes.region
-        self.alive = torch.arange(count)
-        upper, intercept = relaxation.upper_slope[:, None], relaxation.intercept[:, None]
-        alpha = duals.alpha.T.clamp(0.0, 1.0)
-        ambiguous = relaxation.ambiguous[:, None]
-        self.splits: _Splits | None = None
-        if nodes.signs is not None and bool(nodes.signs.any()):
-            self.splits = _Splits.of(nodes.signs)
-            sign = nodes.signs.T
-            active, split = (sign > 0).float(), sign != 0
-            upper = torch.where(split, active, upper)
-            intercept = torch.where(split, 0.0, intercept)
-            ambiguous = ambiguous & ~split
-        self.upper, self.intercept = upper, intercept  # (neurons, nodes | 1)
-        self.fixed = None if bool(relaxation.ambiguous.all()) else ~relaxation.ambiguous
-        self.alpha = torch.where(ambiguous, alpha, upper).contiguous()
-        self.beta: Tensor | None = None  # (most splits, nodes)
-        if self.splits is not None:
-            given = torch.zeros(count, neurons) if duals.beta is None else duals.beta
-            padded = torch.cat([given.T, torch.zeros(1, count)])
-            self.beta = padded.gather(0, self.splits.at)
-        self.mix: Tensor | None = None  # (rows, nodes)
-        self.member: Tensor | None = None
+    def __init__(self, kernel: Kernel, rows: KernelRows, problem: _Problem, duals: Duals) -> None:
+        self.kernel, self.rows, self.problem, self.duals = kernel, rows, problem, duals
+        self.first, self.second = duals.map(torch.zeros_like), duals.map(torch.zeros_like)
+        count, neurons = len(problem.region), kernel.neurons
+        self.lam, self.points = (torch.empty(kernel.inputs + neurons, count) for _ in range(2))
+        self.chosen, self.offset = (torch.empty(neurons, count) for _ in range(2))
+        # one row more: the neuron that does not exist, which `_Problem.split` may point to
+        self.mu, self.xhat, self.push = (torch.zeros(neurons + 1, count) for _ in range(3))
+        self.member: Tensor | None = None if duals.mix is None else rows.members(problem.region)
         if duals.mix is None:
-            where = torch.tensor(rows.starts)[self.region]
+            where = torch.tensor(rows.starts)[problem.region]
             self.start = rows.start if len(rows.constant) == 1 else rows.start[:, where]  # (columns, nodes | 1)
             self.constant = rows.constant[where]
-        else:
-            self.mix, self.member = rows.spread(self.region, duals.mix), rows.members(self.region)
-        self.moments = [torch.zeros_like(t) for t in self._variables() for _ in range(2)]
-        self._allocate()
-
-    def _variables(self) -> Iterator[Tensor]:
-        yield from (t for t in (self.alpha, self.beta, self.mix) if t is not None)
-
-    def _allocate(self) -> None:
-        kernel, count = self.kernel, len(self.alive)
-        self.lam = torch.empty(kernel.inputs + kernel.neurons, count)
-        self.points = torch.empty_like(self.lam)
-        self.chosen, self.offset = (torch.empty(kernel.neurons, count) for _ in range(2))
-        # one row more: the neuron that does not exist, which `_Splits` points to
-        self.mu, self.xhat = (torch.zeros(kernel.neurons + 1, count) for _ in range(2))
-        self.push = None if self.splits is None else torch.zeros(kernel.neurons + 1, count)
 
     def only(self, index: Tensor) -> "_Run":
-        """Some of the nodes."""
-        for name in ("alive", "region"):
-            setattr(self, name, getattr(self, name)[index])
-        for name in ("alpha", "upper", "intercept", "beta", "mix", "member", "start", "constant"):
-            value = getattr(self, name, None)
-            if value is not None and (value.ndim == 1 or value.shape[1] > 1):
-                setattr(self, name, value[..., index].contiguous())
-        if self.splits is not None:
-            self.splits = _Splits(self.splits.at[:, index], self.splits.sign[:, index])
-        self.moments = [t[:, index] for t in self.moments]
-        # what a step needs of the evaluation before it
-        lam, chosen, offset = self.lam, self.chosen, self.offset
-        self._allocate()
-        torch.index_select(lam, 1, index, out=self.lam)
-        torch.index_select(chosen, 1, index, out=self.chosen)
-        torch.index_select(offset, 1, index, out=self.offset)
-        return self
+        """Some of the nodes, with what a step needs of the last evaluation. # (nodes,) bool"""
+        some = _Run(self.kernel, self.rows, self.problem[index], self.duals.map(lambda t: t[:, index]))
+        some.first, some.second = (d.map(lambda t: t[:, index]) for d in (self.first, self.second))
+        for mine, new in ((self.lam, some.lam), (self.chosen, some.chosen), (self.offset, some.offset)):
+            new.copy_(mine[:, index])
+        return some
 
     def evaluate(self) -> Tensor:
         """d at the present duals: one backward pass. # (nodes,)"""
-        kernel, lam, mu = self.kernel, self.lam, self.mu
-        if self.mix is None:
+        kernel, problem, duals, lam, mu = self.kernel, self.problem, self.duals, self.lam, self.mu
+        if duals.mix is None:
             lam.copy_(self.start)
             bound = self.constant
         else:
-            torch.mm(self.rows.start, self.mix, out=lam)
-            bound = self.rows.constant @ self.mix
-        if self.splits is not None:
-            assert self.beta is not None and self.push is not None
-            self.push.scatter_(0, self.splits.at, self.splits.sign * self.beta)
+            torch.mm(self.rows.start, duals.mix, out=lam)
+            bound = self.rows.constant @ duals.mix
+        if problem.split is not None and problem.sign is not None and duals.beta is not None:
+            self.push.scatter_(0, problem.split, problem.sign * duals.beta)
         for block in reversed(kernel.blocks):
             at = block.neurons
             here = lam[kernel.inputs + at.start : kernel.inputs + at.stop]
             positive = torch.gt(here, 0.0, out=self.offset[at])
-            torch.lerp(self.alpha[at], self.upper[at].expand_as(here), positive, out=self.chosen[at])
+            torch.lerp(duals.alpha[at], problem.upper[at].expand_as(here), positive, out=self.chosen[at])
             torch.mul(self.chosen[at], here, out=mu[at])
-            if self.push is not None:
+            if problem.split is not None:
                 mu[at].add_(self.push[at])
             lam[: block.before].addmm_(block.transposed, mu[at])
-        self.offset.mul_(self.intercept)  # b̄ where λ̄ > 0
+        self.offset.mul_(problem.intercept)  # b̄ where λ̄ > 0
         at_input, at_neurons = lam[: kernel.inputs], lam[kernel.inputs :]
-        cost = (self.offset * at_neurons).sum(0) + at_input.abs().sum(0) + (kernel.bias @ mu[:-1])[0]
-        bound = bound - cost
+        bound = bound - (self.offset * at_neurons).sum(0) - at_input.abs().sum(0) - (kernel.bias @ mu[:-1])[0]
         return torch.where(torch.isfinite(bound), bound, -torch.inf)
 
     def step(self, config: Ascent, step: int) -> None:
         """One projected Adam step upwards from the last evaluation: the minimiser carried forward, then the moves."""
+        self._forward()
+        problem, duals, first, second = self.problem, self.duals, self.first, self.second
+        # minus ∂d/∂α = [λ̄]₋ x̂, in μ̄'s place, which is not needed any more; 0 on split neurons
+        descent = torch.clamp_max(self.lam[self.kernel.inputs :], 0.0, out=self.mu[:-1]).mul_(self.xhat[:-1])
+        if problem.split is not None:
+            self.mu.scatter_(0, problem.split, 0.0)
+        _adam(duals.alpha, descent, first.alpha, second.alpha, config, step).clamp_(0.0, 1.0)
+        if duals.beta is not None and first.beta is not None and second.beta is not None:
+            assert problem.split is not None and problem.sign is not None
+            descent = problem.sign * self.xhat.gather(0, problem.split)
+            _adam(duals.beta, descent, first.beta, second.beta, config, step).clamp_(min=0.0)
+        if duals.mix is not None and first.mix is not None and second.mix is not None:
+            assert self.member is not None
+            _mix_step(duals.mix, self.rows.values(self.points), self.member, first.mix, second.mix, config, step)
+
+    def _forward(self) -> None:
+        """x̂ and the columns at the minimiser, through the slopes that the backward pass chose."""
         kernel, points, xhat = self.kernel, self.points, self.xhat
         torch.sign(self.lam[: kernel.inputs], out=points[: kernel.inputs])
         for block in kernel.blocks:
@@ -276,30 +310,18 @@ class _Run:
             xhat[at].add_(block.bias)
             after = points[kernel.inputs + at.start : kernel.inputs + at.stop]
             torch.addcmul(self.offset[at], self.chosen[at], xhat[at], out=after)
-        # ∂d/∂α = −[λ̄]₋ x̂: its negative, in μ̄'s place, which is not needed any more
-        descent = torch.clamp_max(self.lam[kernel.inputs :], 0.0, out=self.mu[:-1]).mul_(xhat[:-1])
-        if self.fixed is not None:
-            descent[self.fixed] = 0.0
-        if self.splits is not None:
-            self.mu.scatter_(0, self.splits.at, 0.0)
-        moments = iter(self.moments)
-        _adam(self.alpha, descent, next(moments), next(moments), config, step).clamp_(0.0, 1.0)
-        if self.splits is not None:
-            assert self.beta is not None
-            slope = self.splits.sign * xhat.gather(0, self.splits.at)
-            _adam(self.beta, slope, next(moments), next(moments), config, step).clamp_(min=0.0)
-        if self.mix is not None:
-            self._mix_step(next(moments), next(moments), config, step)
 
-    def _mix_step(self, first: Tensor, second: Tensor, config: Ascent, step: int) -> None:
-        """π moves along the rows' values, stays on the simplex."""
-        assert self.mix is not None and self.member is not None
-        member = self.member.float()
-        value = self.rows.values(self.points) * member
-        centred = (value - value.sum(0) / member.sum(0)) * member
-        raw = _adam(self.mix.clone(), centred.neg_(), first, second, config, step).clamp_(min=0.0) * member
-        total = raw.sum(0)
-        self.mix = torch.where(total > 1e-6, raw / total.clamp_min(1e-6), self.mix)
+
+def _mix_step(
+    mix: Tensor, value: Tensor, member: Tensor, first: Tensor, second: Tensor, config: Ascent, step: int
+) -> None:
+    """π moves, in place, along the rows' values, and stays on the simplex of its region. # (rows, nodes) each"""
+    own = member.float()
+    value = value * own
+    centred = (value - value.sum(0) / own.sum(0)) * own
+    raw = _adam(mix.clone(), centred.neg_(), first, second, config, step).clamp_(min=0.0) * own
+    total = raw.sum(0)
+    mix.copy_(torch.where(total > 1e-6, raw / total.clamp_min(1e-6), mix))
 
 
 def _adam(value: Tensor, descent: Tensor, first: Tensor, second: Tensor, config: Ascent, step: int) -> Tensor:
@@ -310,50 +332,3 @@ def _adam(value: Tensor, descent: Tensor, first: Tensor, second: Tensor, config:
     second.mul_(b2).addcmul_(descent, descent, value=1.0 - b2)
     scale = (1.0 - b2 ** (step + 1)) ** 0.5
     return value.addcdiv_(first, second.sqrt().add_(1e-8 * scale), value=-rate * scale)
-
-
-class _Best:
-    """The best duals of each node so far: the ascent is not monotone."""
-
-    def __init__(self, run: _Run) -> None:
-        self.bound = torch.full((len(run.alive),), -torch.inf)
-        self.splits = run.splits
-        self.duals = [t.clone() for t in run._variables()]
-        self.has_beta, self.has_mix = run.beta is not None, run.mix is not None
-
-    def take(self, run: _Run, bound: Tensor) -> None:
-        """Keep what is better than before."""
-        better = bound > self.bound[run.alive]
-        if not bool(better.any()):
-            return
-        at = run.alive[better]
-        self.bound[at] = bound[better]
-        for mine, new in zip(self.duals, run._variables(), strict=True):
-            if len(at) == mine.shape[1]:
-                mine.copy_(new)
-            else:
-                mine[:, at] = new[:, better]
-
-    def finish(
-        self, kernel: Kernel, rows: KernelRows, relaxation: Relaxation, nodes: Nodes, stop_above: float
-    ) -> Bounded:
-        """The result in the order of the search: nodes are rows again."""
-        count = len(self.bound)
-        variables = iter(self.duals)
-        duals = Duals(next(variables).T.contiguous(), None, None)
-        if nodes.signs is not None:
-            beta = torch.zeros(kernel.neurons + 1, count)
-            if self.splits is not None:
-                beta.scatter_(0, self.splits.at, next(variables))
-            duals = replace(duals, beta=beta[:-1].T.contiguous())
-        if self.has_mix:
-            most = max(b - a for a, b in pairwise(rows.starts))
-            duals = replace(duals, mix=rows.gathered(nodes.region, next(variables), most))
-        lam, x = torch.zeros(count, kernel.neurons), torch.zeros(count, kernel.inputs)
-        open_ = torch.nonzero(self.bound <= stop_above).flatten()
-        if len(open_):
-            last = _Run(kernel, rows, relaxation, nodes[open_], duals[open_])
-            last.evaluate()
-            lam[open_] = last.lam[kernel.inputs :].T
-            x[open_] = kernel.centre + kernel.radius * last.lam[: kernel.inputs].T.sign()
-        return Bounded(self.bound, duals, lam, x)

@@ -9,11 +9,15 @@ SPARSE_BELOW = 0.12  # the share of non-zeros below which a sparse product is fa
 SPARSE_FROM = 2**14  # the least number of entries for which that is so
 
 
-def compressed(weight: Tensor) -> Tensor | None:
-    """The matrix in rows of non-zeros if that multiplies faster. MKL has the sparse product that is worth it."""
-    few = int(torch.count_nonzero(weight)) <= SPARSE_BELOW * weight.numel()
-    if not few or weight.numel() < SPARSE_FROM or not torch.backends.mkl.is_available():
-        return None
+def is_sparse(weight: Tensor) -> bool:
+    """Whether a sparse product is faster. MKL has the one that is worth it."""
+    if weight.numel() < SPARSE_FROM or not torch.backends.mkl.is_available():
+        return False
+    return int(torch.count_nonzero(weight)) <= SPARSE_BELOW * weight.numel()
+
+
+def compressed(weight: Tensor) -> Tensor:
+    """The matrix in rows of non-zeros."""
     with warnings.catch_warnings():  # "beta state"
         warnings.simplefilter("ignore", UserWarning)
         return weight.to_sparse_csr()

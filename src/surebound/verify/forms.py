@@ -6,14 +6,13 @@ beside such a product: the weights below are a least-squares fit to the eleven b
 
 from math import prod
 
-import torch
 from torch import Tensor
 
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.kernel import Kernel
+from surebound.bounds.sparse import is_sparse
 from surebound.network.conv import Conv
 from surebound.network.graph import Network
 from surebound.network.linear import Linear
@@ -27,13 +26,13 @@ GRAPH_NEURON = 1200.0  # a neuron of the graph form, whose passes are not in pla
 def cheapest(folded: FoldedForm, enclosure: Enclosure) -> Form:
     """The folded form, or the graph form over the same bounds if that is cheaper."""
     graph = graph_cost(enclosure.network)
-    return folded if folded_cost(Kernel.of(folded)) <= graph else GraphForm.at(enclosure, enclosure.network.output)
+    return folded if folded_cost(folded) <= graph else GraphForm.at(enclosure, enclosure.network.output)
 
 
-def folded_cost(kernel: Kernel) -> float:
+def folded_cost(form: FoldedForm) -> float:
     """Of one pass for one node."""
-    products = sum(_entries(block.weight) for block in kernel.blocks)
-    return products + NEURON * kernel.neurons + INPUT * kernel.inputs
+    products = sum(_entries(block.weight) for block in form.blocks)
+    return products + NEURON * form.neurons + INPUT * form.inputs
 
 
 def graph_cost(network: Network) -> float:
@@ -50,4 +49,4 @@ def graph_cost(network: Network) -> float:
 
 
 def _entries(weight: Tensor) -> float:
-    return float(weight.numel()) if weight.layout == torch.strided else SPARSE * weight.values().numel()
+    return SPARSE * int(weight.count_nonzero()) if is_sparse(weight) else float(weight.numel())

@@ -112,6 +112,15 @@ class Kernel:
             x[open_] = self.centre + self.radius * last.lam[: self.inputs].T.sign()
         return Bounded(best_bound, found, lam, x)
 
+    def evaluate(
+        self, specification: Specification, relaxation: Relaxation, nodes: Nodes, duals: Duals
+    ) -> tuple[Tensor, Tensor]:
+        """d and λ̄ at given duals. # (nodes,), (nodes, neurons)"""
+        rows = KernelRows.of(self, specification)
+        problem = _Problem.of(relaxation, nodes)
+        run = _Run(self, rows, problem, problem.begin(rows, relaxation, duals))
+        return run.evaluate(), run.lam[self.inputs :].T
+
 
 def _scaled(weight: Tensor, radius: Tensor) -> Tensor:
     scaled = weight.clone()

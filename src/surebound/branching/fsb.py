@@ -39,7 +39,7 @@ class FSB:
         sensitive = sensitivity(self.context, lam, worst=True)
         intercept = self.context.relaxation.intercept * lam.clamp_min(0.0)
         found, valid = [], []
-        for where in self.context.form.layers:
+        for where in self.context.layers:
             if where.start == where.stop:
                 continue
             for score in (sensitive, intercept):

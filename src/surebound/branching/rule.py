@@ -7,23 +7,26 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, Slopes, Specification, evaluate
-from surebound.bounds.form import Form
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes
 from surebound.bounds.relaxation import Relaxation
 
 Bound = Callable[[Nodes, Duals, Ascent], Bounded]
 """β-CROWN on a batch of nodes, from given duals."""
 
 
+Evaluate = Callable[[Nodes, Duals], tuple[Tensor, Tensor]]
+"""The bound and λ̄ of nodes at given duals."""
+
+
 @dataclass(frozen=True, eq=False)
 class Context:
     """What stays the same over a search."""
 
-    form: Form  # float32
-    specification: Specification  # float32
+    layers: tuple[slice, ...]  # where each layer's neurons sit among all
     relaxation: Relaxation  # float32, CROWN slopes
     bias: Tensor  # (neurons,) the constant that feeds each relaxed neuron in the original network
     bound: Bound
+    evaluate: Evaluate
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +66,8 @@ def open_neurons(context: Context, nodes: Nodes) -> Tensor:
 
 def fixed_slope_dual(context: Context, batch: Bounding, lower_slope: Tensor) -> tuple[Tensor, Tensor]:
     """The bound and λ̄ with given lower slopes and β = 0, splits applied. # (nodes,), (nodes, neurons)"""
-    slopes = Slopes.of(context.relaxation, batch.nodes.signs)
-    alpha = slopes.fixed(lower_slope.expand(len(batch.nodes), -1))
-    start = context.specification.mixed(batch.nodes.region, batch.duals.mix)
-    result = evaluate(context.form, start, slopes, Duals(alpha, None, None))
-    return result.bound, result.pulled.lam
+    alpha = lower_slope.expand(len(batch.nodes), -1)
+    return context.evaluate(batch.nodes, Duals(alpha, None, batch.duals.mix))
 
 
 def deepest_intercept(context: Context, lam: Tensor, open_: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def deepest_intercept(context: Context, lam: Tensor, open_: Tensor) -> Tensor:
     choice = torch.zeros(len(lam), dtype=torch.int64)
     settled = torch.zeros(len(lam), dtype=torch.bool)
     for score in (term, open_.to(lam.dtype)):
-        for where in reversed(context.form.layers):
+        for where in reversed(context.layers):
             if where.start == where.stop:
                 continue
             best, index = score[:, where].max(1)

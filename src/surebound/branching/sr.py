@@ -40,7 +40,7 @@ class SR:
     def choose(self, batch: Bounding) -> Tensor:
         score, lam = self._scored(batch)
         best, choice = score.max(1)
-        layers = self.context.form.layers
+        layers = self.context.layers
         weak = (best <= self.threshold) | ((choice < layers[0].stop) & (len(layers) > 1))
         fallback = deepest_intercept(self.context, lam, open_neurons(self.context, batch.nodes))
         return torch.where(weak, fallback, choice)

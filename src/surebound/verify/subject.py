@@ -51,7 +51,9 @@ class Subject:
     @cached_property
     def context(self) -> Context:
         """What branching rules see."""
-        return Context(self.fast_form, self.fast_specification, self.fast_relaxation, self._biases(), self.bound)
+        return Context(
+            self.fast_form, self.fast_specification, self.fast_relaxation, self._biases(), self.bound, self.evaluate
+        )
 
     @property
     def regions(self) -> int:
@@ -93,6 +95,16 @@ class Subject:
         if self.kernel is not None:
             return self.kernel.ascend(specification, relaxation, nodes, duals, ascent, stop_above=self.margin)
         return ascend(self.fast_form, specification, relaxation, nodes, duals, ascent, stop_above=self.margin)
+
+    def evaluate(self, nodes: Nodes, duals: Duals) -> tuple[Tensor, Tensor]:
+        """The bound and λ̄ at given duals, in float32. # (nodes,), (nodes, neurons)"""
+        specification, relaxation = self.fast_specification, self.fast_relaxation
+        if self.kernel is not None:
+            return self.kernel.evaluate(specification, relaxation, nodes, duals)
+        slopes = Slopes.of(relaxation, nodes.signs)
+        ready = replace(duals, alpha=slopes.fixed(duals.alpha))
+        result = evaluate(self.fast_form, specification.mixed(nodes.region, duals.mix), slopes, ready)
+        return result.bound, result.pulled.lam
 
     def sound_bounds(self, nodes: Nodes, duals: Duals) -> Tensor:
         """The bound at given duals in float64, its rounding error taken off. # (nodes,) float64"""

@@ -52,7 +52,11 @@ class Subject:
     def context(self) -> Context:
         """What branching rules see."""
         return Context(
-            self.fast_form, self.fast_specification, self.fast_relaxation, self._biases(), self.bound, self.evaluate
+            layers=self.form.layers,
+            relaxation=self.fast_relaxation,
+            bias=self._biases(),
+            bound=self.bound,
+            evaluate=self.evaluate,
         )
 
     @property

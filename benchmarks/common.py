@@ -55,7 +55,7 @@ class Instance:
 def read_instances(folder: Path) -> list[Instance]:
     """The instances listed in the folder's instances.csv."""
     if not (folder / "instances.csv").is_file():
-        raise Unavailable(f"there are no instances in '{folder}'")
+        raise Unavailable(f"there are no instances in '{_portable(str(folder))}'")
     with (folder / "instances.csv").open(newline="") as file:
         return [
             Instance(
@@ -193,5 +193,15 @@ def write_report(path: Path, text: str) -> None:
 
 def command_text() -> str:
     """The command that is running, as one would type it in the repository."""
-    arguments = [arg.replace(str(ROOT) + os.sep, "") for arg in sys.argv[1:]]
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments])
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])])
+
+
+def _portable(argument: str) -> str:
+    """A path as it looks from the repository; of one that is elsewhere, its name only."""
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    for place, name in ((ROOT, ""), (SHARED, "../shared/")):
+        if path.is_relative_to(place):
+            return f"{name}{path.relative_to(place)}"
+    return path.name

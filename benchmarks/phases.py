@@ -39,7 +39,7 @@ PICKS = (
     "ACASXU_run2a_1_1_batch_2000/prop_2",
 )
 PHASES = ("root", "attack", "bounding", "branching", "queue", "leaves")
-COLUMNS = ("wall", "start-up", "load", *PHASES, "other")
+COLUMNS = ("wall", "start-up", *PHASES, "other")
 SHORT = 0.05  # seconds below which a ratio says nothing
 
 
@@ -104,11 +104,10 @@ def fastest(records: Sequence[Record]) -> Record:
 def columns(record: Record) -> dict[str, float]:
     """The seconds of a run by column; phases that have no column are in `other`."""
     phases, wall = record["phases"], float(record["wall"])
-    load = phases.get("load", 0.0)
-    before_work = wall - record["seconds"] + load + phases.get("import", 0.0)
+    before_work = wall - record["seconds"] + phases.get("load", 0.0) + phases.get("import", 0.0)
     named = {name: phases.get(name, 0.0) for name in PHASES}
     other = wall - before_work - sum(named.values())
-    return {"wall": wall, "start-up": before_work, "load": load, **named, "other": max(other, 0.0)}
+    return {"wall": wall, "start-up": before_work, **named, "other": max(other, 0.0)}
 
 
 def total(found: Sequence[Mapping[str, float]]) -> dict[str, float]:

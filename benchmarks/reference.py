@@ -21,6 +21,7 @@ from common import (
     SHARED,
     Instance,
     Record,
+    Unavailable,
     command_text,
     machine,
     markdown_table,
@@ -46,7 +47,11 @@ class Case:
 
 def main() -> int:
     args = _arguments()
-    cases = _cases(args.shared)
+    try:
+        cases = _cases(args.shared)
+    except (Unavailable, OSError, KeyError) as reason:
+        print(f"the reference's instances are not here: {reason}", file=sys.stderr)
+        return 2
     where = machine(args.threads)
     runs: dict[str, list[tuple[Record, float]]] = {case.instance.name: [] for case in cases}
     for number in range(args.rounds):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from surebound.network.model import Model
     from surebound.problem import Property, Robustness, Verdict
 
-RULES = ("upb", "fsb", "sr")
+RULES = ("upb", "fsb", "sr", "mixture")
 DECIDED = ("sat", "unsat")
 # Text that picks one instance each, of different kinds, and the rules to run there.
 PICKS: tuple[tuple[str, tuple[str, ...]], ...] = (

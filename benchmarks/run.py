@@ -19,7 +19,7 @@ from statistics import geometric_mean, median
 
 import growth
 import rules
-from bounding import ITERATIONS, NODES, Measured, Pair, all_pairs, forms_table, prepare, share_table
+from bounding import ITERATIONS, NODES, SHARE_NOTE, Measured, Pair, all_pairs, forms_table, prepare, share_table
 from common import (
     RESULTS,
     SHARED,
@@ -31,7 +31,6 @@ from common import (
     markdown_table,
     pick,
     read_instances,
-    sgemm_rate,
     write_report,
 )
 from phases import fastest, in_turns
@@ -49,6 +48,7 @@ HISTORY = (
     "share of SGEMM if dense",
     "FSB ÷ UPB",
     "SR ÷ UPB",
+    "mixture ÷ UPB",
     "earlier",
     "earlier ÷ now",
     "depth^",
@@ -89,8 +89,7 @@ def main() -> int:
     text = "\n".join([head, *sections])
     print("\n" + text)
     write_report(args.out, text)
-    line = history_line(runs, measured, earlier, revision, points, sgemm=sgemm_rate(args.threads))
-    append_history(args.history, line)
+    append_history(args.history, history_line(runs, measured, earlier, revision, points))
     return int(any(r.wrong for r in runs))
 
 
@@ -109,7 +108,7 @@ def _earlier(
 ) -> tuple[dict[str, tuple[float, float]], str]:
     """Instance -> wall seconds of an earlier revision and of this one, or why there are none."""
     if instances is None:
-        return {}, f"there are no instances in '{args.vnncomp}'"
+        return {}, "there are no instances"
     try:
         with source_of(revision) as source:
             some = [pick(instances, text) for text in EARLIER]
@@ -122,18 +121,25 @@ def _earlier(
 def wall_pairs(
     instances: Sequence[Instance], runs: Mapping[tuple[str, str], Sequence[Record]]
 ) -> dict[str, tuple[float, float]]:
-    """Instance -> the fastest wall seconds before and now, of those that crashed neither time."""
+    """Instance -> the fastest wall seconds before and now, of those that were decided both times."""
     found = {i.name: [fastest(runs[i.name, which]) for which in ("before", "now")] for i in instances}
     return {
         name: (before["wall"], now["wall"])
         for name, (before, now) in found.items()
-        if not (before["crash"] or now["crash"])
+        if {before["verdict"], now["verdict"]} <= {"sat", "unsat"}
     }
 
 
 def _forms_section(measured: Sequence[Measured]) -> str:
     text = f"One bounding of {NODES} nodes with {ITERATIONS} iterations, in turns; see rates.py for more networks.\n"
-    parts = ["## Folded against unfolded\n", text, forms_table(measured), "## Against SGEMM\n", share_table(measured)]
+    parts = [
+        "## Folded against unfolded\n",
+        text,
+        forms_table(measured),
+        "## Against SGEMM\n",
+        SHARE_NOTE,
+        share_table(measured),
+    ]
     return "\n".join(parts)
 
 
@@ -175,15 +181,13 @@ def history_line(
     earlier: Mapping[str, tuple[float, float]],
     revision: str,
     points: Sequence[growth.Point],
-    *,
-    sgemm: float,
 ) -> list[str]:
     """The key ratios, in the order of HISTORY."""
     powers = growth.exponents(points)
     return [
         date.today().isoformat(),
         this_commit(),
-        f"{sgemm:.0f}",
+        f"{median(m.products for m in measured) / 1e9:.0f}" if measured else "–",
         ratio_text(_mean(m.ratio for m in measured)),
         f"{median(m.share for m in measured):.0%}" if measured else "–",
         *(ratio_text(rules.mean_ratio(runs, rule)) for rule in rules.RULES[1:]),

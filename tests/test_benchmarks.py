@@ -213,7 +213,7 @@ def test_rates_leave_out_attacks_and_root_bounds(script: Any) -> None:
 
 def test_rule_ratios_are_geometric_means_where_both_ended(script: Any) -> None:
     rules = script("rules")
-    seconds = {"a": (1.0, 2.0, 3.0), "b": (1.0, 8.0, 9.0)}
+    seconds = {"a": (1.0, 2.0, 3.0, 1.0), "b": (1.0, 8.0, 9.0, 1.0)}
     runs = [
         rules.Run(case=case, expected="unsat", rule=rule, verdict=_verdict(status, 4, found, bounding=found))
         for case, times in seconds.items()
@@ -231,9 +231,8 @@ def test_columns_of_a_profile_add_up(script: Any) -> None:
     record = {"wall": 8.5, "seconds": 7.5, "phases": took}
     found = phases.columns(record)
     assert found["start-up"] == 1.75
-    assert found["load"] == 0.5
     assert found["other"] == 0.75  # the phase without a column, and half a second in no phase
-    assert sum(found.values()) - found["load"] - found["wall"] == found["wall"]
+    assert sum(found.values()) - found["wall"] == found["wall"]
     assert phases.fastest([record, record | {"wall": 8.0}])["wall"] == 8.0
     before = phases.columns({"wall": 17.0, "seconds": 16.0, "phases": {"bounding": 12.0, "load": 0.5}})
     profile = phases.Profile(name="net", before=before, now=found)
@@ -308,11 +307,11 @@ def test_growth_is_an_exponent(script: Any) -> None:
 def test_the_history_gets_a_line_for_each_run(script: Any, tmp_path: Path) -> None:
     run, growth, bounding = script("run"), script("growth"), script("bounding")
     measured = [_measured(bounding, 0.1, 0.4), _measured(bounding, 0.1, 0.9)]
-    line = run.history_line([], measured, {"a": (4.0, 1.0), "b": (1.0, 1.0)}, "v1", _points(growth), sgemm=170.4)
+    line = run.history_line([], measured, {"a": (4.0, 1.0), "b": (1.0, 1.0)}, "v1", _points(growth))
     assert len(line) == len(run.HISTORY)
-    assert line[2:] == ["170", "6.00", "50%", "–", "–", "v1", "2.00", "1.00", "1.00", "1.00"]
-    empty = run.history_line([], [], {}, "v1", [], sgemm=170.4)
-    assert empty[3:] == ["–", "–", "–", "–", "v1", "–", "–", "–", "–"]
+    assert line[2:] == ["8", "6.00", "50%", "–", "–", "–", "v1", "2.00", "1.00", "1.00", "1.00"]
+    empty = run.history_line([], [], {}, "v1", [])
+    assert empty[2:] == ["–", "–", "–", "–", "–", "–", "v1", "–", "–", "–", "–"]
     for _ in range(2):
         run.append_history(tmp_path / "history.md", line)
     table = [text for text in (tmp_path / "history.md").read_text().splitlines() if text.startswith("|")]
@@ -320,13 +319,13 @@ def test_the_history_gets_a_line_for_each_run(script: Any, tmp_path: Path) -> No
     assert table[2] == table[3] == "| " + " | ".join(line) + " |"
 
 
-def test_an_earlier_revision_is_measured_where_neither_run_crashed(script: Any, tmp_path: Path) -> None:
+def test_an_earlier_revision_is_measured_where_both_decided(script: Any, tmp_path: Path) -> None:
     run, common = script("run"), script("common")
     one, two = (
         common.Instance(benchmark=b, onnx=tmp_path / "n.onnx", vnnlib=tmp_path / "p.vnnlib", expected="unsat")
         for b in ("one", "two")
     )
-    good, bad = {"wall": 2.0, "crash": None}, {"wall": 1.0, "crash": "exit code 1"}
+    good, bad = {"wall": 2.0, "verdict": "unsat"}, {"wall": 1.0, "verdict": "timeout"}
     runs = {(one.name, "before"): [good], (one.name, "now"): [good, good | {"wall": 0.5}]}
     runs |= {(two.name, "before"): [bad], (two.name, "now"): [good]}
     assert run.wall_pairs([one, two], runs) == {one.name: (2.0, 0.5)}

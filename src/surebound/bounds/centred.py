@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
+from surebound.bounds.relaxation import upper_intercept
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import Shift, size
 from surebound.network.op import Affine, absolute
@@ -44,7 +45,6 @@ from surebound.network.shape import Reshape
 
 U32 = 2.0**-24
 FLUSHED = 2.0**-126  # below this, float32 may have rounded to zero
-_GUARD = 1.0 + 2.0**-48  # as in `surebound.bounds.relaxation`
 
 
 def gamma32(n: int) -> float:
@@ -159,7 +159,7 @@ class Centred:
         # ā is what float32 makes of it: b̄ is then computed for that very slope, which holds for every slope in [0, 1]
         slope = (upper / torch.where(ambiguous, upper - lower, 1.0)).clamp(0.0, 1.0).float().double()
         above = torch.where(ambiguous, slope, active)
-        intercept = torch.where(ambiguous, torch.maximum(-above * lower, (1.0 - above) * upper) * _GUARD, 0.0)
+        intercept = torch.where(ambiguous, upper_intercept(above, lower, upper), 0.0)
         after = torch.where(ambiguous, above * centre + intercept / 2, active * centre)
         self._centres.append(after)
         reach = self._reach(before)

@@ -84,7 +84,7 @@ class Kernel:
     ) -> Bounded:
         """Maximise d over the duals of every node, as `beta_crown.ascend`.
 
-        λ̄ and x are filled in for nodes that are not above `stop_above`: nobody asks for those of the others.
+        λ̄ and x are filled in for nodes that are not above `stop_above`: the others are about to be proved.
         """
         rows = KernelRows.of(self, specification)
         problem = _Problem.of(relaxation, nodes)
@@ -250,6 +250,7 @@ class _Run:
         self.first, self.second = duals.map(torch.zeros_like), duals.map(torch.zeros_like)
         count, neurons = len(problem.region), kernel.neurons
         self.lam, self.points = (torch.empty(kernel.inputs + neurons, count) for _ in range(2))
+        # the slopes that the signs of λ̄ chose, and 1 where λ̄ > 0, then b̄ there
         self.chosen, self.offset = (torch.empty(neurons, count) for _ in range(2))
         # one row more: the neuron that does not exist, which `_Problem.split` may point to
         self.mu, self.xhat, self.push = (torch.zeros(neurons + 1, count) for _ in range(3))

@@ -27,6 +27,11 @@ class Relaxation:
         )
 
 
+def upper_intercept(slope: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """b̄ such that slope · x̂ + b̄ is above the ReLU on [l̂, û] with l̂ < 0 < û, for any slope in [0, 1]; in float64."""
+    return torch.maximum(-slope * lower, (1.0 - slope) * upper) * _GUARD
+
+
 def relax(lower: Tensor, upper: Tensor, slopes: str = "crown") -> Relaxation:
     """The relaxation for bounds l̂, û; `slopes` starts α at CROWN's (0 or 1, whichever has the smaller area) or at
     FastLin's (ā: parallel to the upper line). With ``interval``, both lines are flat: 0 ≤ x ≤ û.
@@ -38,6 +43,6 @@ def relax(lower: Tensor, upper: Tensor, slopes: str = "crown") -> Relaxation:
     width = torch.where(ambiguous, upper - lower, 1.0)
     line = torch.zeros_like(upper) if slopes == "interval" else (upper / width).clamp(0.0, 1.0)
     slope = torch.where(ambiguous, line, active)
-    intercept = torch.where(ambiguous, torch.maximum(-slope * lower, (1.0 - slope) * upper) * _GUARD, 0.0)
+    intercept = torch.where(ambiguous, upper_intercept(slope, lower, upper), 0.0)
     free = (upper > -lower).to(lower.dtype) if slopes == "crown" else slope
     return Relaxation(slope, intercept, torch.where(ambiguous, free, active), ambiguous)

@@ -64,4 +64,5 @@ def restricted(form: FoldedForm, support: Tensor) -> FoldedForm:
         blocks=tuple(blocks),
         lower=form.lower[neurons],
         upper=form.upper[neurons],
+        transposed=(),
     )

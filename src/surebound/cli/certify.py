@@ -29,7 +29,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=positive_seconds, default=60.0, metavar="S", help="seconds for each image (default 60)"
     )
-    parser.add_argument("--branching", choices=CHOICES, default="auto", help="how to split (default auto)")
+    parser.add_argument("--branching", choices=CHOICES, default="auto", help="as for verify (default auto)")
     parser.add_argument(
         "--attack", choices=tuple(ATTACKS), default="mi-fgsm", help="the attack before any bounds (default mi-fgsm)"
     )

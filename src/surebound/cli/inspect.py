@@ -11,7 +11,7 @@ from surebound.cli.command import Command
 from surebound.errors import UnsupportedOpError
 
 if TYPE_CHECKING:
-    from surebound.bounds.result import LayerBounds
+    from surebound.bounds.enclosure import Enclosure
     from surebound.load.onnx import Survey
     from surebound.network.graph import Network
     from surebound.problem import Box, Property
@@ -96,11 +96,16 @@ def _print_problem(path: str, network: "Network", problem: "Property") -> None:
     box = boxes[0]
     varying = int((box.upper > box.lower).sum())
     _line("first box", f"{varying:,} of {_some(network.inputs, 'input')} vary")
-    columns, seconds = [], 0.0
-    for method, title in (("interval", "ambiguous by intervals"), ("crown", "by CROWN")):
-        begin = time.monotonic()
-        columns.append((title, _ambiguous(_bounds(network, box, method))))
-        seconds = time.monotonic() - begin
+    from surebound.bounds.root import settle_layers
+
+    enclosure = _enclosure(network, box)
+    enclosure.extend(len(network.nodes) - 1)
+    columns = [("ambiguous by intervals", _ambiguous(enclosure))]
+    begin = time.monotonic()
+    enclosure = _enclosure(network, box)
+    settle_layers(enclosure, lambda: None)
+    columns.append(("by CROWN", _ambiguous(enclosure)))
+    seconds = time.monotonic() - begin
     _print_layers(network, columns)
     print()
     _print_estimate(varying, columns[-1][1], seconds)
@@ -111,18 +116,19 @@ def _some(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural}"
 
 
-def _bounds(network: "Network", box: "Box", method: str) -> "LayerBounds":
+def _enclosure(network: "Network", box: "Box") -> "Enclosure":
     import torch
 
-    from surebound.bounds import BOUNDS
+    from surebound.bounds.enclosure import Enclosure
 
-    lower, upper = (torch.from_numpy(end).reshape(1, *network.input_shape) for end in (box.lower, box.upper))
-    return BOUNDS[method](network, lower, upper)
+    return Enclosure(
+        network, *(torch.from_numpy(end).reshape(1, *network.input_shape) for end in (box.lower, box.upper))
+    )
 
 
-def _ambiguous(bounds: "LayerBounds") -> list[int]:
+def _ambiguous(enclosure: "Enclosure") -> list[int]:
     """The number of neurons of each layer that may have either sign."""
-    pairs = zip(bounds.lower[:-1], bounds.upper[:-1], strict=True)
+    pairs = map(enclosure.layer, range(len(enclosure.network.layers)))
     return [int(((low < 0) & (high > 0)).sum()) for low, high in pairs]
 
 
@@ -147,7 +153,7 @@ def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]
 def _print_estimate(varying: int, ambiguous: Sequence[int], seconds: float) -> None:
     from surebound.verify.pipeline import FOLDED_LIMIT, INPUT_SPLIT_LIMIT, NEURON_SPLIT_LIMIT
 
-    _line("root bounds", f"{seconds:.2f} s for CROWN on all layers; optimising the slopes can take several times that")
+    _line("root bounds", f"{seconds:.2f} s for CROWN on all layers; optimising slopes, if need be, takes longer")
     weights, wide = 0, varying
     for count in ambiguous:
         weights += count * wide

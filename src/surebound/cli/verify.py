@@ -35,7 +35,8 @@ def _configure(parser: ArgumentParser) -> None:
         "--branching",
         choices=CHOICES,
         default="auto",
-        help="which neuron to split (upb, fsb or sr), or input: bisect the input box; auto chooses (default)",
+        help="which neuron to split (upb, fsb, sr, or mixture of upb and sr), or input: bisect the input box; "
+        "auto: input where few inputs vary, else mixture (default)",
     )
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")

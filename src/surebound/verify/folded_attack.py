@@ -11,7 +11,7 @@ from surebound.bounds.beta_crown import Specification
 from surebound.bounds.kernel import Kernel, KernelRows
 
 STEPS = 20
-_FIRST, _DECAY, _MOMENTUM = 0.5, 0.85, 0.7  # of the moves, in half widths of the box
+_FIRST, _DECAY, _MOMENTUM = 0.5, 0.85, 0.7  # the first move in half widths of the box, and what is left of it next
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -30,7 +30,7 @@ def descend(kernel: Kernel, specification: Specification, region: Tensor, x: Ten
         value, row = torch.where(member, rows.values(columns), -torch.inf).max(0)
         better = value < lowest
         lowest[better], best[:, better] = value[better], z[:, better]
-        if step == steps or bool((lowest <= 0).any()):
+        if step == steps or bool((lowest <= 0).all()):
             break
         gradient = _backward(kernel, -rows.start[:, row], active)
         momentum.mul_(_MOMENTUM).add_(gradient / gradient.abs().sum(0).clamp_min(_TINY))

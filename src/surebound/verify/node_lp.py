@@ -4,7 +4,7 @@
 
 with x = x̂ instead on neurons that are split active and x = 0 on inactive ones, which leaves x ≥ 0 and x̂ ≤ 0 to hold.
 A positive optimum, or none, means that the subproblem holds no counterexample. The solver's word is not taken for it:
-its multipliers are read as the π, α and β of the dual bound (see `multipliers`), and that bound has to prove it.
+its multipliers are read as the π, α and β of the dual bound (`NodeLP._sound_bound`), and that bound has to prove it.
 
 One solver serves a whole search. A split only changes ends of rows and columns, so it starts from the last basis.
 """

@@ -36,8 +36,8 @@ from surebound.verify.subject import Subject
 INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input box
 NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in any case
 ATTACK_SHARE = 0.05  # of the remaining time, for one attack
-SEARCH_ATTACK_SHARE = 0.05  # of a search's time, for attacks on the way, the first after
-ATTACK_AFTER = 5.0  # seconds
+ATTACK_AFTER = 5.0  # seconds of search before attacks on the whole network begin
+SEARCH_ATTACK_SHARE = 0.05  # of the time after that, for those
 FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64; beyond it, the graph form is used
 
 
@@ -163,13 +163,14 @@ class _Verification:
             branching=self.branching,
             early_stop=self.options.early_stop,
             memory=self._memory(),
+            seed=self.options.seed,
         )
         return search(subject, config, self.clock, self._try_points(regions))
 
     def _prefers_inputs(self, subject: Subject, box: Box) -> bool:
         """Few inputs and many ambiguous neurons: bisecting the box tightens all of them at once."""
         varying = int((box.upper > box.lower).sum())
-        return varying <= INPUT_SPLIT_LIMIT and subject.form.neurons > NEURON_SPLIT_LIMIT
+        return varying <= INPUT_SPLIT_LIMIT and int(subject.relaxation.ambiguous.sum()) > NEURON_SPLIT_LIMIT
 
     def _root(self, regions: Sequence[Region]) -> tuple[Subject, Sequence[Region]]:
         """The network over the regions' box, its layers bounded as tightly as it takes, and the regions left open.
@@ -184,7 +185,7 @@ class _Verification:
         open_ = self._open(subject)
         regions = [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
         if regions:
-            limit = min(FOLDED_LIMIT, _available_memory() // 48)
+            limit = min(FOLDED_LIMIT, _available_memory() // 48)  # a sixth of the memory, in float64
             second = self._enclosure(box)
             folded = fold_network(second, self.options.layers, self.clock.check, known=first, limit=limit)
             if folded is not None:

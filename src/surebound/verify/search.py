@@ -41,6 +41,7 @@ class SearchConfig:
     memory: int = 2**31  # bytes for the queue
     early_stop: bool = False
     attack_share: float = 0.1  # of the time, for attacks around the relaxations' minimisers
+    seed: int = 0  # for these attacks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ class _NeuronSearch:
         self.policy = config.iterations
         self.early = EarlyStop()
         self.begin, self.attacking = time.monotonic(), 0.0
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = torch.Generator().manual_seed(config.seed)
         self.batch = config.batch or _batch_size(subject, config.memory)
         self.standstill = Standstill()
         self.linear = LPSearch(subject, clock, try_points)
@@ -90,18 +91,21 @@ class _NeuronSearch:
     def loop(self) -> Outcome:
         nodes, duals = self.subject.roots()
         self._process(nodes, duals, torch.zeros(len(nodes), dtype=torch.int64), self.config.root)
-        last = 0.0
+        each = 0.0  # seconds for a parent of the last batch
         while len(self.queue) and self.found is None:
-            if self.clock.remaining < 1.1 * last:
-                raise OutOfTime
             begin = time.monotonic()
             size = min(len(self.queue), max(1, self.batch // 2))
+            if self.clock.remaining < 1.1 * each * size:  # as many as will be done in time
+                size = int(self.clock.remaining / (1.1 * each))
+            if size < 1:
+                raise OutOfTime
             parents = self.queue.pop(size)
             self.in_hand = float(parents.bound[0])
             self._probe(parents)
             worst = self._expand(parents)
             self.in_hand = float("inf")
             last = time.monotonic() - begin
+            each = last / size
             self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.queue.lowest)
             self.early = self.early.observed(worst - float(parents.bound[0]))
             if len(self.queue) and self.found is None and self._proved_by_programs():
@@ -229,6 +233,10 @@ class _NeuronSearch:
         hopeful = torch.nonzero(bounded.bound > 0).flatten()
         if len(hopeful):
             proved[hopeful] = self.subject.sound_bounds(nodes[hopeful], bounded.duals[hopeful]) > 0
+        refused = hopeful[~proved[hopeful]]
+        if len(refused):  # the ascent did not fill in λ̄ and x of nodes that it took for proved
+            again = self.subject.bound(nodes[refused], bounded.duals[refused], Ascent(iterations=0), torch.inf)
+            bounded.put(refused, again)
         return proved
 
     def _decide_leaf(self, nodes: Nodes, i: int) -> None:
@@ -277,8 +285,9 @@ class _NeuronSearch:
 
 
 def _batch_size(subject: Subject, memory: int) -> int:
-    """Nodes bounded at once: the working set of a pass in the outer cache, all of it in an eighth of the memory."""
+    """Nodes bounded at once: the working set of a pass in the outer cache, all of it in an eighth of the memory,
+    but not so few that most of the time is spent between them."""
     width = subject.form.inputs + subject.form.neurons
     in_cache = 2**22 // max(width, 1)
     in_memory = memory // 8 // (64 * max(width, 1))
-    return max(2, min(1024, in_cache, in_memory))
+    return max(2, min(1024, in_cache, max(64, in_memory)))

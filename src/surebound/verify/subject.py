@@ -91,14 +91,15 @@ class Subject:
         alpha = self.fast_relaxation.lower_slope.repeat(len(region), 1)
         return Nodes(region, None), Duals(alpha, None, self.fast_specification.initial_mix(region))
 
-    def bound(self, nodes: Nodes, duals: Duals, ascent: Ascent) -> Bounded:
-        """β-CROWN in float32."""
+    def bound(self, nodes: Nodes, duals: Duals, ascent: Ascent, stop_above: float | None = None) -> Bounded:
+        """β-CROWN in float32. Nodes above `stop_above` (default: `margin`) are done, and may lack λ̄ and x."""
+        stop = self.margin if stop_above is None else stop_above
         if duals.beta is None and nodes.signs is not None:
             duals = replace(duals, beta=torch.zeros_like(duals.alpha))
         specification, relaxation = self.fast_specification, self.fast_relaxation
         if self.kernel is not None:
-            return self.kernel.ascend(specification, relaxation, nodes, duals, ascent, stop_above=self.margin)
-        return ascend(self.fast_form, specification, relaxation, nodes, duals, ascent, stop_above=self.margin)
+            return self.kernel.ascend(specification, relaxation, nodes, duals, ascent, stop_above=stop)
+        return ascend(self.fast_form, specification, relaxation, nodes, duals, ascent, stop_above=stop)
 
     def evaluate(self, nodes: Nodes, duals: Duals) -> tuple[Tensor, Tensor]:
         """The bound and λ̄ at given duals, in float32. # (nodes,), (nodes, neurons)"""

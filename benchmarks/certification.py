@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from cached import Picture, pictures, trained
 from common import (
     RESULTS,
     SHARED,
@@ -36,7 +37,6 @@ from common import (
     markdown_table,
     write_report,
 )
-from networks import Picture, pictures, trained
 from revisions import HERE, environment
 from vnncomp import verify_process
 

@@ -34,6 +34,7 @@ from bounding import (
     share_table,
     widened,
 )
+from cached import Picture, pictures, trained
 from common import (
     RESULTS,
     SHARED,
@@ -49,7 +50,6 @@ from common import (
     search_seconds,
     write_report,
 )
-from networks import Picture, pictures, trained
 
 if TYPE_CHECKING:
     from surebound.attacks.images import ImageAttack

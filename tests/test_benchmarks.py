@@ -366,7 +366,7 @@ def test_contradictions_between_certify_and_verify_are_found(script: Any) -> Non
 
 
 def test_a_written_property_is_the_robustness_of_the_image(script: Any, tmp_path: Path) -> None:
-    certification, networks = script("certification"), script("networks")
+    certification, networks = script("certification"), script("cached")
     picture = networks.Picture(7, np.array([0.0, 0.25, 1.0]), 2)
     eps = Fraction(2, 255)
     file = tmp_path / "image.vnnlib"

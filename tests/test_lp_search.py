@@ -14,17 +14,20 @@ from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Specification
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
-from surebound.bounds.planet_lp import milp_minimum
+from surebound.bounds.planet_lp import leaf_multipliers, milp_minimum
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.branching.alignment import alignment
 from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model
-from surebound.problem import Box, Property, Region
+from surebound.problem import Box, Counterexample, Property, Region
+from surebound.verify import search as search_module
 from surebound.verify.clock import Clock
+from surebound.verify.leaf import LeafDecision
 from surebound.verify.lp_search import LPSearch, Standstill
 from surebound.verify.node_lp import Answer, NodeLP
 from surebound.verify.pipeline import Options, verify
+from surebound.verify.search import SearchConfig, search
 from surebound.verify.subject import Subject
 
 Matrix = NDArray[np.float64]
@@ -284,3 +287,36 @@ def test_standstill_by_hand() -> None:
     tie = Standstill().observed(2, 0.0)
     assert tie.reached(0.0, 1e-6)
     assert tie.reached(1e-8, 1e-6)
+
+
+def test_a_counterexample_at_a_leaf_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the next leaf of the batch is not decided."""
+    build = Builder(np.random.default_rng(0), (1,))
+    one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    hidden = build.relu(build.add(Linear(one, zero), 0))
+    build.add(Linear(one, zero), hidden)
+    subject = make_subject(build.network(), Box(-np.ones(1), np.ones(1)), np.ones((1, 1)), np.array([-0.5]))
+    known, calls = Counterexample(np.zeros(1), np.zeros(1)), []
+    monkeypatch.setattr(search_module, "decide_leaf", lambda *_: LeafDecision(False, torch.zeros(1)))
+    monkeypatch.setattr(search_module._NeuronSearch, "_attack", lambda *_: None)
+
+    def try_points(points: torch.Tensor) -> Counterexample | None:
+        calls.append(points)
+        return known if len(calls) == 1 else None
+
+    assert search(subject, SearchConfig(), Clock(20.0), try_points).counterexample is known
+
+
+@pytest.mark.parametrize("large", [1e12, 1e26, np.inf, np.nan])
+def test_numbers_that_a_solver_is_not_made_for_decide_nothing(large: float) -> None:
+    """HiGHS has crashed on offsets of 1e26, with the whole process."""
+    answer = leaf_multipliers(
+        preactivations=np.ones((1, 2)),
+        offsets=np.array([large]),
+        signs=np.ones(1),
+        rows=np.ones((1, 2)),
+        constants=np.ones(1),
+        lower=-np.ones(2),
+        upper=np.ones(2),
+    )
+    assert answer is None

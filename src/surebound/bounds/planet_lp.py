@@ -42,6 +42,7 @@ Layers = Sequence[tuple[Tensor, Tensor]]  # (l̂_k, û_k) of the first layers, (
 Splits = Mapping[int, NDArray[np.int8]]  # layer -> (neurons,): +1 active, −1 inactive, 0 free
 
 _TOLERANCE = 1e-9
+LARGEST = 1e10  # the largest number that an LP is given
 _LARGE = 200_000  # entries of a dense LP from which on the interior point method beats the simplex method
 
 
@@ -358,6 +359,11 @@ def milp(network: Network, lower: Tensor, upper: Tensor, *, time_limit: float | 
     return _layer_by_layer(network, lower, upper, exact=True, time_limit=time_limit)
 
 
+def solvable(*arrays: NDArray[np.float64]) -> bool:
+    """Whether numbers are of a size that HiGHS is made for: it has crashed on larger ones, with the whole process."""
+    return all(bool((np.abs(array) <= LARGEST).all()) for array in arrays)
+
+
 def leaf_multipliers(
     *,
     preactivations: Matrix,
@@ -375,7 +381,8 @@ def leaf_multipliers(
     Solves  min t  s.t.  C x + d ≤ t,  −s ⊙ (A x + b) ≤ t,  lower ≤ x ≤ upper.  The optimum is positive iff no x of the
     leaf has all r(x) ≤ 0, and its multipliers prove it: π·r(x) − Σ β_i s_i x̂_i ≥ t* on the box, and the second term is
     ≤ 0 on the leaf. Any π, β ≥ 0 give a valid bound, so the solver's tolerances only cost tightness; it is the caller
-    who evaluates that bound with rounding accounted for. None if the solver found no optimum in time.
+    who evaluates that bound with rounding accounted for. None if the solver found no optimum in time, or the
+    numbers are too large for it.
 
     That is the `elastic` problem, which is always feasible. Otherwise the splits are hard constraints,
     −s ⊙ (A x + b) ≤ 0: there is an optimum only if the leaf is not empty, and then its x minimises the largest row.
@@ -386,6 +393,8 @@ def leaf_multipliers(
     n, m = lower.size, constants.size + offsets.size
     matrix = np.concatenate([rows, -signs[:, None] * preactivations])
     offset = np.concatenate([constants, -signs * offsets])
+    if not solvable(matrix, offset, lower, upper):
+        return None
     assembly = Assembly(np.append(lower, -np.inf), np.append(upper, np.inf))
     assembly.constrain(np.full(m, -np.inf), -offset, np.zeros(m))
     relief = np.full(m, -1.0)

@@ -321,9 +321,14 @@ def _quick(node: "NodeProto", arrays: list[Array]) -> Array | None:
     attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "Constant" and set(attributes) == {"value"}:
         return numpy_helper.to_array(attributes["value"])
-    if node.op_type == "Flatten" and -arrays[0].ndim <= attributes.get("axis", 1) <= arrays[0].ndim:
+    if node.op_type == "Flatten" and 0 <= attributes.get("axis", 1) <= arrays[0].ndim:
         lead = arrays[0].shape[: attributes.get("axis", 1)]
         return arrays[0].reshape(int(np.prod(lead, dtype=np.int64)), -1) if arrays[0].size else None
-    if node.op_type == "Reshape" and len(arrays) == 2 and arrays[1].ndim == 1 and (arrays[1] != 0).all():
+    if (
+        node.op_type == "Reshape"
+        and len(arrays) == 2
+        and arrays[1].ndim == 1
+        and ((arrays[1] > 0) | (arrays[1] == -1)).all()
+    ):
         return arrays[0].reshape(arrays[1].astype(np.int64))
     return None

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from surebound.bounds.folded import FoldedForm
+from surebound.bounds.planet_lp import solvable
 from surebound.branching.alignment import alignment
 from surebound.problem import Counterexample
 from surebound.verify.clock import Clock
@@ -61,9 +62,13 @@ class LPSearch:
         self.found: Counterexample | None = None
 
     def suits(self) -> bool:
-        """Whether the LPs are small."""
-        form = self.subject.form
-        return isinstance(form, FoldedForm) and sum(int(b.weight.count_nonzero()) for b in form.blocks) <= ENTRIES
+        """Whether the LPs are small, and so are the numbers in them."""
+        form, rows = self.subject.form, self.subject.specification.rows
+        if not isinstance(form, FoldedForm) or sum(int(b.weight.count_nonzero()) for b in form.blocks) > ENTRIES:
+            return False
+        numbers = [form.box_lower, form.box_upper, form.lower, form.upper, rows.coefficients, rows.constant]
+        numbers += [part for block in form.blocks for part in (block.weight, block.bias)]
+        return solvable(*(t.numpy() for t in numbers))
 
     @property
     def proved(self) -> bool:

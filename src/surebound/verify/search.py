@@ -180,7 +180,8 @@ class _NeuronSearch:
             return bound
         open_ = open_neurons(self.subject.context, nodes[rest]).any(1)
         for i in rest[~open_].tolist():
-            self._decide_leaf(nodes, i)
+            if self.found is None:
+                self._decide_leaf(nodes, i)
         rest = rest[open_]
         if len(rest) and self.found is None:
             self._requeue(nodes[rest], bounded, rest, bound, depth)

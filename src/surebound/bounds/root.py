@@ -37,6 +37,9 @@ class LayerBounding:
 Check = Callable[[], None]
 """Called between chunks; raises when the time is up."""
 
+RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor]]
+"""Sound lower and upper bounds of rows over a form's box. # (rows,) float64 each"""
+
 
 def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
     """Sound lower bounds of rows. # (rows,) float64"""
@@ -135,11 +138,12 @@ def fold_network(
     *,
     known: Enclosure | None = None,
     limit: float = torch.inf,
+    bound: RowBounds | None = None,
 ) -> FoldedForm | None:
     """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened).
 
     `known` is an enclosure of the same box from an earlier, coarser pass, whose bounds are built upon. None if the
-    form's matrices would hold more than `limit` numbers.
+    form's matrices would hold more than `limit` numbers. `bound` takes the place of `best_bounds`.
     """
     network = enclosure.network
     form = FoldedForm.empty(enclosure)
@@ -154,7 +158,7 @@ def fold_network(
         for index in _chunks(candidates, _widest(form, enclosure)):
             check()
             rows = form.fold({node: one_hot(index, len(low)).reshape(-1, *shape)})
-            lower, upper = best_bounds(form, rows, bounding)
+            lower, upper = best_bounds(form, rows, bounding) if bound is None else bound(form, rows)
             low[index] = torch.maximum(low[index], lower)
             high[index] = torch.minimum(high[index], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])

@@ -16,6 +16,7 @@ from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Specification
 from surebound.bounds.enclosure import HUGE, Enclosure
+from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, tighten_layers
@@ -28,6 +29,7 @@ from surebound.verify.confirm import Confirm
 from surebound.verify.input_search import BoxLimits, input_search
 from surebound.verify.points import TryPoints
 from surebound.verify.progress import OnProgress
+from surebound.verify.refine import Refinement, refine
 from surebound.verify.search import Outcome, SearchConfig, search
 from surebound.verify.subject import Subject
 
@@ -35,6 +37,9 @@ INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input bo
 NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in any case
 ATTACK_SHARE = 0.05  # of the remaining time, for one attack
 ATTACK_AFTER = 1.0  # seconds of search before the longer attack
+PATIENCE = 10.0  # seconds that a search may be expected to take before layers are bounded more tightly
+REFINEMENTS = (Refinement(depth=3), Refinement(depth=6))  # one after the other
+REFINE_SHARE = 0.4  # of the remaining time, for one of them
 FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64; beyond it, the graph form is used
 
 
@@ -161,7 +166,35 @@ class _Verification:
             early_stop=self.options.early_stop,
             memory=self._memory(),
         )
-        return search(subject, config, self.clock, self._try_points(regions))
+        return self._search(subject, regions, config)
+
+    def _search(self, subject: Subject, regions: Sequence[Region], config: SearchConfig) -> Outcome:
+        """The search; where it is slow, bounds on the layers are refined and it begins anew."""
+        subproblems = 0
+        for refinement in REFINEMENTS if isinstance(subject.form, FoldedForm) and len(subject.form.layers) > 1 else ():
+            patient = replace(config, patience=PATIENCE)
+            outcome = search(subject, patient, self.clock, self._try_points(regions))
+            subproblems += outcome.subproblems
+            if not outcome.slow:
+                return replace(outcome, subproblems=subproblems)
+            with self.clock.phase("root"):
+                subject, regions = self._refined(subject, regions, refinement)
+            if not regions:
+                return Outcome(proved=True, subproblems=subproblems, lower_bound=float("inf"))
+        outcome = search(subject, config, self.clock, self._try_points(regions))
+        return replace(outcome, subproblems=subproblems + outcome.subproblems)
+
+    def _refined(
+        self, subject: Subject, regions: Sequence[Region], refinement: Refinement
+    ) -> tuple[Subject, Sequence[Region]]:
+        """The subject over tighter layers, and the regions that its root bound leaves open."""
+        assert isinstance(subject.form, FoldedForm)
+        box, known = regions[0].box, subject.form.enclosure
+        seconds = REFINE_SHARE * self.clock.remaining
+        form = refine(self._enclosure(box), known, refinement, self.clock.check, seconds)
+        subject = Subject(self.network, form, _specification(form, regions))
+        open_ = self._open(subject)
+        return subject.only(open_), [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
 
     def _prefers_inputs(self, subject: Subject, box: Box) -> bool:
         """Few inputs and many ambiguous neurons: bisecting the box tightens all of them at once."""

@@ -32,7 +32,7 @@ class Refinement:
 
     depth: int = 4  # splits on top of each other: up to 2**depth parts for each bound
     start: Ascent = Ascent(iterations=5, lr=1.0)
-    ascent: Ascent = Ascent(iterations=10)
+    ascent: Ascent = Ascent(iterations=3, lr=0.2)
 
 
 def refine(

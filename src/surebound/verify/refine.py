@@ -75,36 +75,42 @@ def _lower(form: FoldedForm, rows: Rows, refinement: Refinement, check: Callable
     alpha = fast.slope.repeat(count, 1)
     nodes = Nodes(torch.arange(count), torch.zeros(count, form.neurons, dtype=torch.int8))
     bounded = fast.bound(nodes, Duals(alpha, torch.zeros_like(alpha), None), refinement.start, check)
+    sound = _sound(form, rows, nodes, bounded.duals)
     best = torch.full((count,), torch.inf, dtype=torch.float64)
     for _ in range(refinement.depth if form.neurons else 0):
-        done = bounded.bound > 0  # whatever the others do, the sign is not decided here
-        _lower_to(best, form, rows, nodes[done], bounded.duals[done])
-        nodes, bounded = nodes[~done], _take(bounded, ~done)
+        done = sound > 0  # the row's sign is not decided here
+        best.scatter_reduce_(0, nodes.region[done], sound[done], "amin")
+        nodes, bounded, sound = nodes[~done], _take(bounded, ~done), sound[~done]
         if not len(nodes):
-            return best
+            break
         nodes, duals = fast.split(nodes, bounded)
         bounded = fast.bound(nodes, duals, refinement.ascent, check)
-    _lower_to(best, form, rows, nodes, bounded.duals)
-    return best
+        # what holds on a whole holds on its halves, and may be more than a short ascent reaches there
+        sound = torch.maximum(sound.repeat_interleave(2), _sound(form, rows, nodes, bounded.duals))
+    return best.scatter_reduce_(0, nodes.region, sound, "amin")
 
 
 def _take(bounded: Bounded, index: Tensor) -> Bounded:
     return Bounded(bounded.bound[index], bounded.duals[index], bounded.lam[index], bounded.x[index])
 
 
-def _lower_to(best: Tensor, form: FoldedForm, rows: Rows, nodes: Nodes, duals: Duals) -> None:
-    """Lower the bound of every row to those of its parts, in float64 with rounding taken off."""
-    if not len(nodes):
-        return
+def _sound(form: FoldedForm, rows: Rows, nodes: Nodes, duals: Duals) -> Tensor:
+    """The parts' bounds in float64 with rounding taken off. # (nodes,)"""
     exact = replace(rows, error=form.start_error(rows))
     relaxation = relax(form.lower, form.upper)
-    for part in torch.arange(len(nodes)).split(max(1, _PASS // max(form.columns, 1))):
-        slopes, some = Slopes.of(relaxation, nodes.signs[part] if nodes.signs is not None else None), duals[part]
-        beta = None if some.beta is None else some.beta.double().clamp_min(0.0)
-        ready = Duals(slopes.fixed(some.alpha.double()), beta, None)
-        region = nodes.region[part]
-        bound = evaluate(form, exact[region], slopes, ready, keep=False).bound
-        best.scatter_reduce_(0, region, bound, "amin")
+    bounds = [rows.constant.new_zeros(0)]
+    for part in _passes(len(nodes), form.columns):
+        some, subset = nodes[part], duals[part]
+        slopes = Slopes.of(relaxation, some.signs)
+        beta = None if subset.beta is None else subset.beta.double().clamp_min(0.0)
+        ready = Duals(slopes.fixed(subset.alpha.double()), beta, None)
+        bounds.append(evaluate(form, exact[some.region], slopes, ready, keep=False).bound)
+    return torch.cat(bounds)
+
+
+def _passes(nodes: int, columns: int) -> tuple[Tensor, ...]:
+    """The nodes of one pass after the other."""
+    return torch.arange(nodes).split(max(1, _PASS // max(columns, 1))) if nodes else ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +133,7 @@ class _Fast:
     def bound(self, nodes: Nodes, duals: Duals, ascent: Ascent, check: Callable[[], None]) -> Bounded:
         relaxation = relax(self.form.lower, self.form.upper)
         parts = []
-        for part in torch.arange(len(nodes)).split(max(1, _PASS // max(self.form.columns, 1))):
+        for part in _passes(len(nodes), self.form.columns):
             check()
             parts.append(ascend(self.form, self.specification, relaxation, nodes[part], duals[part], ascent))
         alpha, beta = (torch.cat([getattr(p.duals, name) for p in parts]) for name in ("alpha", "beta"))

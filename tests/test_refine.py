@@ -37,20 +37,22 @@ def folded(network: Network, lower: torch.Tensor, upper: torch.Tensor) -> tuple[
     return enclosure, form
 
 
-def refined(network: Network, lower: torch.Tensor, upper: torch.Tensor, depth: int, seconds: float = 60.0) -> Enclosure:
+def refined(
+    network: Network, lower: torch.Tensor, upper: torch.Tensor, rounds: int, seconds: float = 60.0
+) -> Enclosure:
     known, _ = folded(network, lower, upper)
     enclosure = Enclosure(network, lower, upper)
-    refine(enclosure, known, Refinement(depth=depth), lambda: None, seconds)
+    refine(enclosure, known, Refinement(rounds=rounds), lambda: None, seconds)
     return enclosure
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("rounds", [0, 1, 4])
 @pytest.mark.parametrize("name", MAKERS)
-def test_layers_hold_all_samples_and_are_tighter(name: str, depth: int, rng: np.random.Generator) -> None:
+def test_layers_hold_all_samples_and_are_tighter(name: str, rounds: int, rng: np.random.Generator) -> None:
     make, radius = MAKERS[name]
     network = make(rng)
     lower, upper = random_box(rng, network, radius=radius)
-    before, after = folded(network, lower, upper)[0], refined(network, lower, upper, depth)
+    before, after = folded(network, lower, upper)[0], refined(network, lower, upper, rounds)
     widths = []
     for k, values in enumerate(pre_activations(network, sample(rng, lower[0], upper[0], 4000))[:-1]):
         low, high = after.layer(k)
@@ -60,7 +62,7 @@ def test_layers_hold_all_samples_and_are_tighter(name: str, depth: int, rng: np.
         assert (low >= coarse_low).all()
         assert (high <= coarse_high).all()
         widths.append(float((high - low).sum() / (coarse_high - coarse_low).sum()))
-    assert min(widths) < (0.98 if depth == 3 else 1.0 + 1e-12)
+    assert min(widths) < (0.98 if rounds == 4 else 1.0 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -100,7 +102,7 @@ def test_without_time_the_bounds_stay(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "PATIENCE", -1.0)
-    monkeypatch.setattr(pipeline, "REFINEMENTS", (Refinement(depth=1), Refinement(depth=2)))
+    monkeypatch.setattr(pipeline, "REFINEMENTS", (Refinement(rounds=1), Refinement(rounds=2)))
     calls = []
 
     def counted(*args: object) -> FoldedForm:

@@ -38,8 +38,9 @@ NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in a
 ATTACK_SHARE = 0.05  # of the remaining time, for one attack
 ATTACK_AFTER = 1.0  # seconds of search before the longer attack
 PATIENCE = 10.0  # seconds that a search may be expected to take before layers are bounded more tightly
-REFINEMENTS = (Refinement(depth=3), Refinement(depth=6))  # one after the other
+REFINEMENTS = (Refinement(rounds=2), Refinement(rounds=6), Refinement(rounds=10))  # one after the other
 REFINE_SHARE = 0.4  # of the remaining time, for one of them
+REFINE_GAIN = 0.2  # of the lowest root bound's distance to 0, below which there is no further refinement
 FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64; beyond it, the graph form is used
 
 
@@ -169,7 +170,7 @@ class _Verification:
         return self._search(subject, regions, config)
 
     def _search(self, subject: Subject, regions: Sequence[Region], config: SearchConfig) -> Outcome:
-        """The search; where it is slow, bounds on the layers are refined and it begins anew."""
+        """The search; as long as it is slow and tighter layers help, they are refined and it begins anew."""
         subproblems = 0
         for refinement in REFINEMENTS if isinstance(subject.form, FoldedForm) and len(subject.form.layers) > 1 else ():
             patient = replace(config, patience=PATIENCE)
@@ -178,23 +179,25 @@ class _Verification:
             if not outcome.slow:
                 return replace(outcome, subproblems=subproblems)
             with self.clock.phase("root"):
-                subject, regions = self._refined(subject, regions, refinement)
+                before = self._root_bounds(subject)
+                subject = self._refined(subject, regions, refinement)
+                after = self._root_bounds(subject)
+                open_ = ~(after > 0)
+                subject, regions = subject.only(open_), _those(regions, open_)
+            subproblems += int((~open_).sum())
             if not regions:
                 return Outcome(proved=True, subproblems=subproblems, lower_bound=float("inf"))
+            if float(after.min()) < (1 - REFINE_GAIN) * float(before.min()):
+                break
         outcome = search(subject, config, self.clock, self._try_points(regions))
         return replace(outcome, subproblems=subproblems + outcome.subproblems)
 
-    def _refined(
-        self, subject: Subject, regions: Sequence[Region], refinement: Refinement
-    ) -> tuple[Subject, Sequence[Region]]:
-        """The subject over tighter layers, and the regions that its root bound leaves open."""
+    def _refined(self, subject: Subject, regions: Sequence[Region], refinement: Refinement) -> Subject:
+        """The subject over tighter layers."""
         assert isinstance(subject.form, FoldedForm)
-        box, known = regions[0].box, subject.form.enclosure
-        seconds = REFINE_SHARE * self.clock.remaining
-        form = refine(self._enclosure(box), known, refinement, self.clock.check, seconds)
-        subject = Subject(self.network, form, _specification(form, regions))
-        open_ = self._open(subject)
-        return subject.only(open_), [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
+        enclosure, seconds = self._enclosure(regions[0].box), REFINE_SHARE * self.clock.remaining
+        form = refine(enclosure, subject.form.enclosure, refinement, self.clock.check, seconds)
+        return Subject(self.network, form, _specification(form, regions))
 
     def _prefers_inputs(self, subject: Subject, box: Box) -> bool:
         """Few inputs and many ambiguous neurons: bisecting the box tightens all of them at once."""
@@ -216,7 +219,7 @@ class _Verification:
             form = GraphForm.at(first, self.network.output)
         subject = Subject(self.network, form, _specification(form, regions))
         open_ = self._open(subject)
-        regions = [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
+        regions = _those(regions, open_)
         if folded and regions and self.options.layers.ascent is not None:
             fine = fold_network(self._enclosure(box), self.options.layers, self.clock.check, known=first, limit=limit)
             if fine is not None:
@@ -225,11 +228,14 @@ class _Verification:
 
     def _open(self, subject: Subject) -> Tensor:
         """Which regions the root bound does not settle. # (regions,) bool"""
-        nodes, duals = subject.roots()
-        bounded = subject.bound(nodes, duals, self.options.search.root)
-        settled = subject.sound_bounds(nodes, bounded.duals) > 0
+        settled = self._root_bounds(subject) > 0
         self.subproblems += int(settled.sum())  # the search counts the others
         return ~settled
+
+    def _root_bounds(self, subject: Subject) -> Tensor:
+        """A sound bound of each region, without splits. # (regions,) float64"""
+        nodes, duals = subject.roots()
+        return subject.sound_bounds(nodes, subject.bound(nodes, duals, self.options.search.root).duals)
 
     def _enclosure(self, box: Box) -> Enclosure:
         shape = (1, *self.network.input_shape)
@@ -279,6 +285,10 @@ def _specification(form: Form, regions: Sequence[Region]) -> Specification:
     )
     starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
     return Specification(rows, tuple(starts.tolist()), form.start_error(rows))
+
+
+def _those(regions: Sequence[Region], which: Tensor) -> list[Region]:
+    return [region for region, wanted in zip(regions, which.tolist(), strict=True) if wanted]
 
 
 def _by_box(regions: Sequence[Region]) -> list[list[Region]]:

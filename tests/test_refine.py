@@ -121,7 +121,7 @@ def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatc
         return thin.forward(torch.from_numpy(x)).flatten(1).numpy()
 
     lazy = SearchConfig(root=Ascent(iterations=0), ascent=Ascent(iterations=1), batch=2)
-    options = Options(timeout=60.0, quick_attack=PGD(steps=1, restarts=1), search=lazy, branching="upb")
+    options = Options(timeout=60.0, quick_attack=PGD(steps=1, restarts=1), search=lazy)
     for offset, status in ((1e-3, "unsat"), (-1e-3, "sat")):
         part = Region(box=box, on_output=row[None], constant=np.array([offset - least]), strict=np.zeros(1, dtype=bool))
         verdict = verify(Model(network, replay, "test"), Property((part,), 4, 2), options)

@@ -172,7 +172,7 @@ class _Verification:
     def _search(self, subject: Subject, regions: Sequence[Region], config: SearchConfig) -> Outcome:
         """The search; as long as it is slow and tighter layers help, they are refined and it begins anew."""
         subproblems = 0
-        for refinement in REFINEMENTS if isinstance(subject.form, FoldedForm) and len(subject.form.layers) > 1 else ():
+        for refinement in REFINEMENTS if self._may_refine(subject.form) else ():
             patient = replace(config, patience=PATIENCE)
             outcome = search(subject, patient, self.clock, self._try_points(regions))
             subproblems += outcome.subproblems
@@ -191,6 +191,10 @@ class _Verification:
                 break
         outcome = search(subject, config, self.clock, self._try_points(regions))
         return replace(outcome, subproblems=subproblems + outcome.subproblems)
+
+    def _may_refine(self, form: Form) -> bool:
+        """With a branching rule of the user's choice, the search stays the one of the paper."""
+        return self.options.branching == "auto" and isinstance(form, FoldedForm) and len(form.layers) > 1
 
     def _refined(self, subject: Subject, regions: Sequence[Region], refinement: Refinement) -> Subject:
         """The subject over tighter layers."""

@@ -46,6 +46,9 @@ class LayerBounding:
 Check = Callable[[], None]
 """Called between chunks; raises when the time is up."""
 
+RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor]]
+"""Sound lower and upper bounds of rows over a form's box. # (rows,) float64 each"""
+
 
 def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
     """Sound lower bounds of rows. # (rows,) float64"""
@@ -184,11 +187,12 @@ def fold_network(
     *,
     known: Enclosure | None = None,
     limit: float = torch.inf,
+    bound: RowBounds | None = None,
 ) -> FoldedForm | None:
     """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened).
 
     `known` is an enclosure of the same box from an earlier, coarser pass, whose bounds are built upon. None if the
-    form's matrices would hold more than `limit` numbers.
+    form's matrices would hold more than `limit` numbers. `bound` takes the place of `best_bounds`.
     """
     network = enclosure.network
     form = FoldedForm.empty(enclosure)
@@ -205,7 +209,7 @@ def fold_network(
             check()
             rows = form.fold_neurons(node, index)
             for part, near, own in () if exact else groups(form, rows, local_order(index, shape)):
-                lower, upper = best_bounds(near, own, bounding)
+                lower, upper = best_bounds(near, own, bounding) if bound is None else bound(near, own)
                 low[index[part]] = torch.maximum(low[index[part]], lower)
                 high[index[part]] = torch.minimum(high[index[part]], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])

@@ -16,6 +16,7 @@ from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Specification
 from surebound.bounds.enclosure import HUGE, Enclosure
+from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, settle_layers
@@ -30,6 +31,7 @@ from surebound.verify.forms import cheapest
 from surebound.verify.input_search import BoxLimits, input_search
 from surebound.verify.points import TryPoints
 from surebound.verify.progress import OnProgress
+from surebound.verify.refine import Refinement, refine
 from surebound.verify.search import Outcome, SearchConfig, search
 from surebound.verify.subject import Subject
 
@@ -38,6 +40,10 @@ NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in a
 ATTACK_SHARE = 0.05  # of the remaining time, for one attack
 ATTACK_AFTER = 5.0  # seconds of search before attacks on the whole network begin
 SEARCH_ATTACK_SHARE = 0.05  # of the time after that, for those
+PATIENCE = 10.0  # seconds that a search may be expected to take before layers are bounded more tightly
+REFINEMENTS = (Refinement(rounds=2), Refinement(rounds=6), Refinement(rounds=10))  # one after the other
+REFINE_SHARE = 0.4  # of the remaining time, for one of them
+REFINE_GAIN = 0.2  # of the lowest root bound's distance to 0, below which there is no further refinement
 FOLDED_LIMIT = 2**27  # numbers in a folded form's matrices: 1 GiB in float64; beyond it, the graph form is used
 
 
@@ -165,7 +171,41 @@ class _Verification:
             memory=self._memory(),
             seed=self.options.seed,
         )
-        return search(subject, config, self.clock, self._try_points(regions))
+        return self._search(subject, regions, config)
+
+    def _search(self, subject: Subject, regions: Sequence[Region], config: SearchConfig) -> Outcome:
+        """The search; as long as it is slow and tighter layers help, they are refined and it begins anew."""
+        subproblems = 0
+        for refinement in REFINEMENTS if self._may_refine(subject.form) else ():
+            patient = replace(config, patience=PATIENCE)
+            outcome = search(subject, patient, self.clock, self._try_points(regions))
+            subproblems += outcome.subproblems
+            if not outcome.slow:
+                return replace(outcome, subproblems=subproblems)
+            with self.clock.phase("root"):
+                before = self._root_bounds(subject)
+                subject = self._refined(subject, regions, refinement)
+                after = self._root_bounds(subject)
+                open_ = ~(after > 0)
+                subject, regions = subject.only(open_), _those(regions, open_)
+            subproblems += int((~open_).sum())
+            if not regions:
+                return Outcome(proved=True, subproblems=subproblems, lower_bound=float("inf"))
+            if float(after.min()) < (1 - REFINE_GAIN) * float(before.min()):
+                break
+        outcome = search(subject, config, self.clock, self._try_points(regions))
+        return replace(outcome, subproblems=subproblems + outcome.subproblems)
+
+    def _may_refine(self, form: Form) -> bool:
+        """With a branching rule of the user's choice, the search stays the one of the paper."""
+        return self.options.branching == "auto" and isinstance(form, FoldedForm) and len(form.layers) > 1
+
+    def _refined(self, subject: Subject, regions: Sequence[Region], refinement: Refinement) -> Subject:
+        """The subject over tighter layers."""
+        assert isinstance(subject.form, FoldedForm)
+        enclosure, seconds = self._enclosure(regions[0].box), REFINE_SHARE * self.clock.remaining
+        form = refine(enclosure, subject.form.enclosure, refinement, self.clock.check, seconds)
+        return Subject(self.network, form, _specification(form, regions))
 
     def _prefers_inputs(self, subject: Subject, box: Box) -> bool:
         """Few inputs and many ambiguous neurons: bisecting the box tightens all of them at once."""
@@ -183,7 +223,7 @@ class _Verification:
         form: Form = GraphForm.at(first, self.network.output)
         subject = Subject(self.network, form, _specification(form, regions))
         open_ = self._open(subject)
-        regions = [region for region, still in zip(regions, open_.tolist(), strict=True) if still]
+        regions = _those(regions, open_)
         if regions:
             limit = min(FOLDED_LIMIT, _available_memory() // 48)  # a sixth of the memory, in float64
             second = self._enclosure(box)
@@ -195,11 +235,14 @@ class _Verification:
 
     def _open(self, subject: Subject) -> Tensor:
         """Which regions the root bound does not settle. # (regions,) bool"""
-        nodes, duals = subject.roots()
-        bounded = subject.bound(nodes, duals, self.options.search.root)
-        settled = subject.sound_bounds(nodes, bounded.duals) > 0
+        settled = self._root_bounds(subject) > 0
         self.subproblems += int(settled.sum())  # the search counts the others
         return ~settled
+
+    def _root_bounds(self, subject: Subject) -> Tensor:
+        """A sound bound of each region, without splits. # (regions,) float64"""
+        nodes, duals = subject.roots()
+        return subject.sound_bounds(nodes, subject.bound(nodes, duals, self.options.search.root).duals)
 
     def _enclosure(self, box: Box) -> Enclosure:
         shape = (1, *self.network.input_shape)
@@ -251,6 +294,10 @@ def _specification(form: Form, regions: Sequence[Region]) -> Specification:
     )
     starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
     return Specification(rows, tuple(starts.tolist()), form.start_error(rows))
+
+
+def _those(regions: Sequence[Region], which: Tensor) -> list[Region]:
+    return [region for region, wanted in zip(regions, which.tolist(), strict=True) if wanted]
 
 
 def _by_box(regions: Sequence[Region]) -> list[list[Region]]:

@@ -42,6 +42,7 @@ class SearchConfig:
     early_stop: bool = False
     attack_share: float = 0.1  # of the time, for attacks around the relaxations' minimisers
     seed: int = 0  # for these attacks
+    patience: float = float("inf")  # seconds: a search that is expected to take longer ends as `slow`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class Outcome:
     subproblems: int = 0
     lower_bound: float = float("-inf")
     timed_out: bool = False
+    slow: bool = False
     reason: str = ""
 
 
@@ -110,7 +112,9 @@ class _NeuronSearch:
             self.early = self.early.observed(worst - float(parents.bound[0]))
             if len(self.queue) and self.found is None and self._proved_by_programs():
                 return Outcome(proved=True, subproblems=self.subproblems, lower_bound=float("inf"))
-            if self.config.early_stop and self._hopeless(size, last):
+            if self._takes_longer(self.config.patience, size, last):
+                return replace(self.outcome(), slow=True)
+            if self.config.early_stop and self._takes_longer(self.clock.remaining, size, last):
                 return self.outcome(timed_out=True, reason="stopped early: not expected to end in time")
         return self.outcome(proved=self.found is None and not self.undecided and not len(self.queue))
 
@@ -275,13 +279,14 @@ class _NeuronSearch:
             gain = self.early.gain or 0.0
             self.policy = policy.probed(more_gain=many - few, branch_gain=max(gain, 0.0))
 
-    def _hopeless(self, size: int, seconds: float) -> bool:
+    def _takes_longer(self, remaining: float, size: int, seconds: float) -> bool:
+        """Whether the search is expected to need more than some seconds, by its last batch."""
         return self.early.hopeless(
             lowest=self.queue.lowest,
             queue=len(self.queue),
             batch=size,
             batch_seconds=seconds,
-            remaining=self.clock.remaining,
+            remaining=remaining,
         )
 
 

@@ -1,0 +1,129 @@
+"""Bounds on layers by splitting: samples, exact ranges by MILPs, and whole verifications that refine on the way."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from networks import pre_activations, random_box, random_conv, random_fc, random_pool, random_residual, sample
+from numpy.typing import NDArray
+
+from surebound.attacks.pgd import PGD
+from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.folded import FoldedForm
+from surebound.bounds.planet_lp import milp, milp_minimum
+from surebound.bounds.root import LayerBounding, fold_network
+from surebound.network.graph import Network
+from surebound.network.model import Model
+from surebound.problem import Box, Property, Region
+from surebound.verify import pipeline
+from surebound.verify.pipeline import Options, verify
+from surebound.verify.refine import Refinement, refine
+from surebound.verify.search import SearchConfig
+
+MAKERS: dict[str, tuple[Callable[[np.random.Generator], Network], float]] = {
+    "fc": (lambda rng: random_fc(rng, (4, 10, 10, 8, 3)), 1.0),
+    "conv": (random_conv, 0.5),
+    "residual": (random_residual, 0.5),
+    "pool": (random_pool, 0.5),
+}
+
+
+def folded(network: Network, lower: torch.Tensor, upper: torch.Tensor) -> tuple[Enclosure, FoldedForm]:
+    enclosure = Enclosure(network, lower, upper)
+    form = fold_network(enclosure, LayerBounding(), lambda: None)
+    assert form is not None
+    return enclosure, form
+
+
+def refined(
+    network: Network, lower: torch.Tensor, upper: torch.Tensor, rounds: int, seconds: float = 60.0
+) -> Enclosure:
+    known, _ = folded(network, lower, upper)
+    enclosure = Enclosure(network, lower, upper)
+    refine(enclosure, known, Refinement(rounds=rounds), lambda: None, seconds)
+    return enclosure
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 4])
+@pytest.mark.parametrize("name", MAKERS)
+def test_layers_hold_all_samples_and_are_tighter(name: str, rounds: int, rng: np.random.Generator) -> None:
+    make, radius = MAKERS[name]
+    network = make(rng)
+    lower, upper = random_box(rng, network, radius=radius)
+    before, after = folded(network, lower, upper)[0], refined(network, lower, upper, rounds)
+    widths = []
+    for k, values in enumerate(pre_activations(network, sample(rng, lower[0], upper[0], 4000))[:-1]):
+        low, high = after.layer(k)
+        assert (values >= low).all()
+        assert (values <= high).all()
+        coarse_low, coarse_high = before.layer(k)
+        assert (low >= coarse_low).all()
+        assert (high <= coarse_high).all()
+        widths.append(float((high - low).sum() / (coarse_high - coarse_low).sum()))
+    assert min(widths) < (0.98 if rounds == 4 else 1.0 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_exact_ranges_lie_inside_and_many_splits_reach_them(seed: int) -> None:
+    """With more splits than neurons, every part is linear but for its last few; a narrow gap is left by the ascent."""
+    rng = np.random.default_rng(seed)
+    network = random_fc(rng, (3, 5, 5, 4, 2))
+    lower, upper = random_box(rng, network, radius=1.5)
+    exact = milp(network, lower, upper)
+    coarse = folded(network, lower, upper)[0]
+    gaps = {}
+    for name, enclosure in {
+        "none": coarse,
+        "some": refined(network, lower, upper, 2),
+        "all": refined(network, lower, upper, 9),
+    }.items():
+        gap = 0.0
+        for k in range(len(network.layers)):
+            low, high = enclosure.layer(k)
+            assert (low <= exact.lower[k] + 1e-6).all()
+            assert (high >= exact.upper[k] - 1e-6).all()
+            both = (exact.lower[k] < 0) & (exact.upper[k] > 0)  # others are bounded no further once that is known
+            gap += float((exact.lower[k] - low + high - exact.upper[k])[both].sum())
+        gaps[name] = gap
+    assert gaps["all"] <= gaps["some"] <= gaps["none"]
+    assert gaps["all"] <= 0.5 * gaps["none"] + 1e-9
+
+
+def test_without_time_the_bounds_stay(rng: np.random.Generator) -> None:
+    network = random_fc(rng, (4, 10, 10, 3))
+    lower, upper = random_box(rng, network, radius=1.0)
+    before, after = folded(network, lower, upper)[0], refined(network, lower, upper, 3, seconds=-1.0)
+    for k in range(len(network.layers)):
+        assert all(torch.equal(a, b) for a, b in zip(before.layer(k), after.layer(k), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "PATIENCE", -1.0)
+    monkeypatch.setattr(pipeline, "REFINEMENTS", (Refinement(rounds=1), Refinement(rounds=2)))
+    calls = []
+
+    def counted(*args: object) -> FoldedForm:
+        calls.append(1)
+        return refine(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "refine", counted)
+    rng = np.random.default_rng(seed)
+    network = random_fc(rng, (4, 10, 10, 2))
+    lower, upper = random_box(rng, network, radius=2.0)
+    box, row = Box(lower.flatten().numpy(), upper.flatten().numpy()), rng.normal(size=2)
+    least = milp_minimum(network, box, row, 0.0).value
+    thin = network.to(torch.float32)
+
+    def replay(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return thin.forward(torch.from_numpy(x)).flatten(1).numpy()
+
+    lazy = SearchConfig(root=Ascent(iterations=0), ascent=Ascent(iterations=1), batch=2)
+    options = Options(timeout=60.0, quick_attack=PGD(steps=1, restarts=1), search=lazy)
+    for offset, status in ((1e-3, "unsat"), (-1e-3, "sat")):
+        part = Region(box=box, on_output=row[None], constant=np.array([offset - least]), strict=np.zeros(1, dtype=bool))
+        verdict = verify(Model(network, replay, "test"), Property((part,), 4, 2), options)
+        assert verdict.status == status
+    assert calls

@@ -180,7 +180,7 @@ class _Verification:
             patient = replace(config, patience=PATIENCE)
             outcome = search(subject, patient, self.clock, self._try_points(regions))
             subproblems += outcome.subproblems
-            if not outcome.slow:
+            if not outcome.slow or outcome.counterexample is not None:
                 return replace(outcome, subproblems=subproblems)
             with self.clock.phase("root"):
                 before = self._root_bounds(subject)

@@ -97,10 +97,11 @@ class _NeuronSearch:
         while len(self.queue) and self.found is None:
             begin = time.monotonic()
             size = min(len(self.queue), max(1, self.batch // 2))
-            if self.clock.remaining < 1.1 * each * size:  # as many as will be done in time
-                size = int(self.clock.remaining / (1.1 * each))
-            if size < 1:
+            self.clock.check()
+            in_time = self.clock.remaining / (1.1 * each) if each else size
+            if in_time < 1:
                 raise OutOfTime
+            size = int(min(size, in_time))
             parents = self.queue.pop(size)
             self.in_hand = float(parents.bound[0])
             self._probe(parents)
@@ -110,9 +111,13 @@ class _NeuronSearch:
             each = last / size
             self.clock.report("search", subproblems=self.subproblems, open_=len(self.queue), lowest=self.queue.lowest)
             self.early = self.early.observed(worst - float(parents.bound[0]))
-            if len(self.queue) and self.found is None and self._proved_by_programs():
+            if not len(self.queue) or self.found is not None:
+                break
+            if self._proved_by_programs():
                 return Outcome(proved=True, subproblems=self.subproblems, lower_bound=float("inf"))
-            if self._takes_longer(self.config.patience, size, last):
+            if self.found is not None:
+                break
+            if self.config.patience < float("inf") and self._takes_longer(self.config.patience, size, last):
                 return replace(self.outcome(), slow=True)
             if self.config.early_stop and self._takes_longer(self.clock.remaining, size, last):
                 return self.outcome(timed_out=True, reason="stopped early: not expected to end in time")

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -288,6 +289,17 @@ def test_a_killed_worker_is_one_sentence(net: Path, tmp_path: Path) -> None:
         certify(_task(net, range(300)), tmp_path / "s.sqlite", workers=2, on_progress=kill)
     done = certify(_task(net, range(5)), tmp_path / "s.sqlite", resume=True)
     assert len(done.rows) == 5
+
+
+def test_a_worker_killed_while_another_starts(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the pool's pipes are closed, which is an OSError of its own."""
+
+    def closed(*_: object) -> None:
+        raise OSError("handle is closed")
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", closed)
+    with pytest.raises(ResourceError, match="a worker was killed"):
+        certify(_task(net, range(5)), tmp_path / "s.sqlite", workers=2)
 
 
 def _kill_a_child() -> None:

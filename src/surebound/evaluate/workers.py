@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing.process import BaseProcess
@@ -67,7 +68,10 @@ class Workers:
 
     def submit(self, work: Work) -> "Future[Result]":
         if self._pool is not None:
-            return self._pool.submit(_work, work)
+            try:
+                return self._pool.submit(_work, work)
+            except OSError as error:  # one worker was killed while another was being started: its pipes are closed
+                raise BrokenProcessPool(str(error)) from error
         future: Future[Result] = Future()
         future.set_result(perform(self._own, work))
         return future

@@ -365,6 +365,7 @@ def test_a_run_that_made_no_step_leaves_the_folder_as_it_was(tmp_path: Path) -> 
 
 
 FAILS_AT_THE_END = """
+import os
 import sys
 from pathlib import Path
 from surebound.errors import SureboundError, UsageError
@@ -379,7 +380,7 @@ Folder.finish = finish
 try:
     run(read_config("digits-ibp-r", ["data.first=100", "schedule.epochs=1", "schedule.mixing=0"]), Path(sys.argv[1]))
 except SureboundError as error:
-    print(error)
+    os.write(1, f"{error}\\n".encode())  # at once, so that the lines of two processes do not mix
 """
 
 

@@ -381,6 +381,7 @@ try:
     run(read_config("digits-ibp-r", ["data.first=100", "schedule.epochs=1", "schedule.mixing=0"]), Path(sys.argv[1]))
 except SureboundError as error:
     os.write(1, f"{error}\\n".encode())  # at once, so that the lines of two processes do not mix
+os._exit(0)  # as the command does: tearing gloo's threads down may abort
 """
 
 

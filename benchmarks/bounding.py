@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 ITERATIONS = 10
 NODES = 256
 SPLITS = 8  # of each node
-CACHED = 2**22  # numbers in the widest tensor of a pass, as in the search
+MEMORY = 2**31  # bytes, more than the batches of these networks need
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -94,6 +93,7 @@ def prepare(name: str, model: "Model", problem: "Property | Robustness", nodes: 
     from surebound.bounds.graph_form import GraphForm
     from surebound.bounds.root import LayerBounding, fold_network, settle_layers
     from surebound.problem import Robustness
+    from surebound.verify.subject import specify
 
     network = model.network
     prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
@@ -107,7 +107,7 @@ def prepare(name: str, model: "Model", problem: "Property | Robustness", nodes: 
     seconds = time.perf_counter() - begin
     assert folded is not None  # there is no limit
     graph = GraphForm.at(enclosure, network.output)
-    drop, folded_nodes = _draw(folded, _specification(folded, regions), nodes)
+    drop, folded_nodes = _draw(folded, specify(folded, regions), nodes)
     return Pair(
         name=name,
         folded=_subject(model, folded, regions, drop),
@@ -130,26 +130,11 @@ def widened(problem: "Property", factor: float) -> "Property":
 
 def _subject(model: "Model", form: "Form", regions: Sequence["Region"], drop: float) -> "Subject":
     """The form with all thresholds lowered, so that no node is proved and leaves its batch."""
-    from surebound.verify.subject import Subject
+    from surebound.verify.subject import Subject, specify
 
-    found = _specification(form, regions)
+    found = specify(form, regions)
     rows = replace(found.rows, constant=found.rows.constant - drop)
     return Subject(model.network, form, replace(found, rows=rows))
-
-
-def _specification(form: "Form", regions: Sequence["Region"]) -> "Specification":
-    """The regions' rows, each region's after those of the one before."""
-    import numpy as np
-    import torch
-
-    from surebound.bounds.beta_crown import Specification
-
-    zero = np.zeros_like(regions[0].box.lower)[None]
-    on_input = [zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions]
-    parts = ([r.on_output for r in regions], on_input, [r.constant for r in regions])
-    rows = form.rows(*(torch.from_numpy(np.concatenate(part)) for part in parts))
-    starts = tuple(accumulate((len(r.constant) for r in regions), initial=0))
-    return Specification(rows, starts, form.start_error(rows))
 
 
 def _draw(form: "Form", specification: "Specification", count: int) -> tuple[float, "Nodes"]:
@@ -192,11 +177,11 @@ def bound(subject: "Subject", nodes: "Nodes", iterations: int = ITERATIONS) -> "
     import torch
 
     from surebound.bounds.beta_crown import Ascent, Duals
+    from surebound.verify.search import batch_size
 
     ascent = Ascent(iterations=iterations)
-    size = max(2, min(1024, CACHED // max(subject.form.inputs + subject.form.neurons, 1)))
     found = []
-    for part in torch.arange(len(nodes)).split(size):
+    for part in torch.arange(len(nodes)).split(batch_size(subject, MEMORY)):
         some = nodes[part]
         alpha = subject.fast_relaxation.lower_slope.repeat(len(part), 1)
         duals = Duals(alpha, torch.zeros_like(alpha), subject.fast_specification.initial_mix(some.region))
@@ -261,10 +246,11 @@ def nonzeros(subject: "Subject") -> int:
 def automatic(pair: Pair) -> str:
     """The form that the search would choose."""
     from surebound.bounds.folded import FoldedForm
-    from surebound.verify.forms import folded_cost, graph_cost
+    from surebound.verify.forms import cheapest
 
-    assert isinstance(pair.folded.form, FoldedForm)
-    return "folded" if folded_cost(pair.folded.form) <= graph_cost(pair.folded.network) else "graph"
+    form = pair.folded.form
+    assert isinstance(form, FoldedForm)
+    return "folded" if cheapest(form, form.enclosure) is form else "graph"
 
 
 def forms_table(found: Sequence[Measured]) -> str:

@@ -12,9 +12,8 @@ import argparse
 import csv
 import sys
 from dataclasses import dataclass
-from math import exp, log
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 
 from common import (
     RESULTS,
@@ -100,7 +99,7 @@ def _report(cases: list[Case], runs: dict[str, list[tuple[Record, float]]], wher
         rows.append(cells)
     header = ["instance", "verdict", "ours [s]", "where", "subproblems"]
     header += [title for tool in TOOLS.values() for title in (f"{tool} [s]", "÷ ours")]
-    means = "; ".join(f"{TOOLS[t]} {exp(fmean(map(log, found))):.2f}" for t, found in ratios.items() if found)
+    means = "; ".join(f"{TOOLS[t]} {geometric_mean(found):.2f}" for t, found in ratios.items() if found)
     intro = (__doc__ or "").split("\n\n")[2].replace("\n", " ")
     text = f"# Beside other verifiers\n\n{where}\n\n{intro}\n\n{markdown_table(header, rows)}\n"
     return f"{text}Geometric means of their time over ours: {means}.\n\n```\n{command_text()}\n```\n"

@@ -163,7 +163,7 @@ def _growth_section(points: Sequence[growth.Point]) -> str:
 
 def mean_of_ratios(earlier: Mapping[str, tuple[float, float]]) -> float | None:
     """The geometric mean of before ÷ now."""
-    return geometric_mean(b / now for b, now in earlier.values()) if earlier else None
+    return _mean(b / now for b, now in earlier.values())
 
 
 def ratio_text(ratio: float | None) -> str:

@@ -86,9 +86,8 @@ class Kernel:
 
         λ̄ and x are filled in for nodes that are not above `stop_above`: the others are about to be proved.
         """
-        rows = KernelRows.of(self, specification)
-        problem = _Problem.of(relaxation, nodes)
-        run = _Run(self, rows, problem, problem.begin(rows, relaxation, duals))
+        run = self._begin(specification, relaxation, nodes, duals)
+        rows, problem = run.rows, run.problem
         best, best_bound = run.duals.map(torch.clone), torch.full((len(nodes),), -torch.inf)
         alive = torch.arange(len(nodes))
         for step in range(config.iterations + 1):
@@ -116,10 +115,13 @@ class Kernel:
         self, specification: Specification, relaxation: Relaxation, nodes: Nodes, duals: Duals
     ) -> tuple[Tensor, Tensor]:
         """d and λ̄ at given duals. # (nodes,), (nodes, neurons)"""
+        run = self._begin(specification, relaxation, nodes, duals)
+        return run.evaluate(), run.lam[self.inputs :].T
+
+    def _begin(self, specification: Specification, relaxation: Relaxation, nodes: Nodes, duals: Duals) -> "_Run":
         rows = KernelRows.of(self, specification)
         problem = _Problem.of(relaxation, nodes)
-        run = _Run(self, rows, problem, problem.begin(rows, relaxation, duals))
-        return run.evaluate(), run.lam[self.inputs :].T
+        return _Run(self, rows, problem, problem.begin(rows, relaxation, duals))
 
 
 def _scaled(weight: Tensor, radius: Tensor) -> Tensor:

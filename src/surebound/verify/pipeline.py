@@ -14,7 +14,6 @@ from torch import Tensor
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
-from surebound.bounds.beta_crown import Specification
 from surebound.bounds.enclosure import HUGE, Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
@@ -33,7 +32,7 @@ from surebound.verify.points import TryPoints
 from surebound.verify.progress import OnProgress
 from surebound.verify.refine import Refinement, refine
 from surebound.verify.search import Outcome, SearchConfig, search
-from surebound.verify.subject import Subject
+from surebound.verify.subject import Subject, specify
 
 INPUT_SPLIT_LIMIT = 20  # varying inputs up to which `auto` bisects the input box
 NEURON_SPLIT_LIMIT = 64  # ambiguous neurons up to which `auto` splits them in any case
@@ -205,7 +204,7 @@ class _Verification:
         assert isinstance(subject.form, FoldedForm)
         enclosure, seconds = self._enclosure(regions[0].box), REFINE_SHARE * self.clock.remaining
         form = refine(enclosure, subject.form.enclosure, refinement, self.clock.check, seconds)
-        return Subject(self.network, form, _specification(form, regions))
+        return Subject(self.network, form, specify(form, regions))
 
     def _prefers_inputs(self, subject: Subject, box: Box) -> bool:
         """Few inputs and many ambiguous neurons: bisecting the box tightens all of them at once."""
@@ -221,7 +220,7 @@ class _Verification:
         first = self._enclosure(box)
         settle_layers(first, self.clock.check)
         form: Form = GraphForm.at(first, self.network.output)
-        subject = Subject(self.network, form, _specification(form, regions))
+        subject = Subject(self.network, form, specify(form, regions))
         open_ = self._open(subject)
         regions = _those(regions, open_)
         if regions:
@@ -230,7 +229,7 @@ class _Verification:
             folded = fold_network(second, self.options.layers, self.clock.check, known=first, limit=limit)
             if folded is not None:
                 form = cheapest(folded, second)
-                return Subject(self.network, form, _specification(form, regions)), regions
+                return Subject(self.network, form, specify(form, regions)), regions
         return subject.only(open_), regions
 
     def _open(self, subject: Subject) -> Tensor:
@@ -281,19 +280,6 @@ class _Verification:
             return counterexample
 
         return try_points
-
-
-def _specification(form: Form, regions: Sequence[Region]) -> Specification:
-    """The regions' rows over the form's columns."""
-    zero = np.zeros_like(regions[0].box.lower)[None]
-    on_input = [zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions]
-    rows = form.rows(
-        torch.from_numpy(np.concatenate([r.on_output for r in regions])),
-        torch.from_numpy(np.concatenate(on_input)),
-        torch.from_numpy(np.concatenate([r.constant for r in regions])),
-    )
-    starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
-    return Specification(rows, tuple(starts.tolist()), form.start_error(rows))
 
 
 def _those(regions: Sequence[Region], which: Tensor) -> list[Region]:

@@ -82,7 +82,7 @@ class _NeuronSearch:
         self.early = EarlyStop()
         self.begin, self.attacking = time.monotonic(), 0.0
         self.generator = torch.Generator().manual_seed(config.seed)
-        self.batch = config.batch or _batch_size(subject, config.memory)
+        self.batch = config.batch or batch_size(subject, config.memory)
         self.standstill = Standstill()
         self.linear = LPSearch(subject, clock, try_points)
         self.subproblems = 0
@@ -295,7 +295,7 @@ class _NeuronSearch:
         )
 
 
-def _batch_size(subject: Subject, memory: int) -> int:
+def batch_size(subject: Subject, memory: int) -> int:
     """Nodes bounded at once: the working set of a pass in the outer cache, all of it in an eighth of the memory,
     but not so few that most of the time is spent between them."""
     width = subject.form.inputs + subject.form.neurons

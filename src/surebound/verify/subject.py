@@ -1,8 +1,10 @@
 """What a search works on: a network over one box in some form, in both precisions, and the sound test that decides."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from surebound.bounds.kernel import Kernel
 from surebound.bounds.relaxation import Relaxation, relax
 from surebound.branching.rule import Context
 from surebound.network.graph import Network
+from surebound.problem import Region
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,3 +143,16 @@ class Subject:
 
 def _nonnegative(multipliers: Tensor | None) -> Tensor | None:
     return None if multipliers is None else multipliers.clamp_min(0.0)
+
+
+def specify(form: Form, regions: Sequence[Region]) -> Specification:
+    """The regions' rows over the form's columns."""
+    zero = np.zeros_like(regions[0].box.lower)[None]
+    on_input = [zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions]
+    rows = form.rows(
+        torch.from_numpy(np.concatenate([r.on_output for r in regions])),
+        torch.from_numpy(np.concatenate(on_input)),
+        torch.from_numpy(np.concatenate([r.constant for r in regions])),
+    )
+    starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
+    return Specification(rows, tuple(starts.tolist()), form.start_error(rows))

@@ -238,9 +238,9 @@ def _weight(op: Linear | Scale) -> Exact:
 
 
 @lru_cache(maxsize=64)
-def _matrix(op: Affine) -> Exact:
+def _matrix(op: Any) -> Exact:
     """The matrix of an operation with one input, from what it does to unit vectors, which is exact. # (out, in)"""
-    shape = op.in_shape  # type: ignore[attr-defined]  # every such operation has one
+    shape = op.in_shape
     units = torch.eye(size(shape), dtype=torch.float64).reshape(-1, *shape)
     return exact(op.apply(units).flatten(1).T)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.planet_lp import milp_minimum
 from surebound.errors import PropertyError, UsageError
 from surebound.network.graph import Input, Network, Node
@@ -378,6 +379,26 @@ def test_early_stop_is_asked_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> 
     verdict = decide(network, part, branching="upb", options=replace(options, early_stop=True))
     assert verdict.status == "timeout"
     assert "stopped early" in verdict.reason
+
+
+def test_equal_boxes_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not regions share the object: a property may write out the same box for each of them."""
+    network, box, row, least = exact("conv", 3)
+    bounded: list[float] = []
+
+    def settle(enclosure: Enclosure, check: Callable[[], None], whole: Any = pipeline.settle_layers) -> None:
+        bounded.append(float(enclosure.upper[0].max()))
+        whole(enclosure, check)
+
+    monkeypatch.setattr(pipeline, "settle_layers", settle)
+    lower = np.where(box.lower == 0, -0.0, box.lower)
+    copies = [Box(box.lower.copy(), box.upper.copy()), Box(lower, box.upper.copy()), box]
+    other = Box(box.lower, box.upper + np.eye(len(box.upper))[0] * 2.0**-50)
+    parts = [region(some, row, 1e-3 - least) for some in (*copies, other)]
+    assert decide(network, *parts[:3], branching="upb").status == "unsat"
+    assert len(bounded) == 1
+    assert decide(network, *parts, branching="upb").status == "unsat"
+    assert len(bounded) == 3  # another box is another box, however near
 
 
 def test_a_seed_fixes_the_search() -> None:

@@ -288,9 +288,10 @@ def _those(regions: Sequence[Region], which: Tensor) -> list[Region]:
 
 
 def _by_box(regions: Sequence[Region]) -> list[list[Region]]:
-    groups: dict[int, list[Region]] = {}
+    """The regions over each box, which is then bounded once, whether or not they share the object."""
+    groups: dict[tuple[bytes, bytes], list[Region]] = {}
     for region in regions:
-        groups.setdefault(id(region.box), []).append(region)
+        groups.setdefault(region.box.key, []).append(region)
     return list(groups.values())
 
 

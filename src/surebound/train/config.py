@@ -26,6 +26,7 @@ from surebound.train.batch import PER_STAGE, Loss
 from surebound.train.initialise import INITIALISATIONS
 
 OWN = "own"
+VARIANTS = ("cpu", "day")  # of presets: minutes on two cores, and hours with the networks of the IBP-R paper
 _LARGEST = 3.4028234663852886e38  # of float32
 PerStage = float | tuple[float, ...]
 """One value for all stages, or one for each."""
@@ -219,9 +220,9 @@ def read_config(source: str | Path, assignments: Sequence[str] = ()) -> TrainCon
 
 
 def presets() -> list[str]:
-    """The names of all presets, each with its variant for a CPU."""
+    """The names of all presets, each with its variants."""
     names = sorted(f.name.removesuffix(".toml") for f in _folder().iterdir() if f.name.endswith(".toml"))
-    return [variant for name in names if not _is_base(name) for variant in (name, f"{name}-cpu")]
+    return [preset + variant for preset in names if not _is_base(preset) for variant in ("", *_variants(preset))]
 
 
 def preset(name: str) -> Table:
@@ -231,10 +232,16 @@ def preset(name: str) -> Table:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UsageError(f"unknown preset '{name}'; {hint}'surebound train --list' shows all {len(known)}")
-    cpu = name.endswith("-cpu")
-    table = _read_preset(name.removesuffix("-cpu"))
-    own = table.pop("cpu", {})
-    return merge(table, own) if cpu else table
+    wanted = next((v for v in VARIANTS if name.endswith(f"-{v}")), None)
+    table = _read_preset(name if wanted is None else name.removesuffix(f"-{wanted}"))
+    changes = {variant: table.pop(variant, {}) for variant in VARIANTS}
+    return table if wanted is None else merge(table, changes[wanted])
+
+
+def _variants(name: str) -> list[str]:
+    """The endings of a preset's variants: those it has a table for."""
+    table = _read_preset(name)
+    return [f"-{variant}" for variant in VARIANTS if variant in table]
 
 
 def _folder() -> Any:

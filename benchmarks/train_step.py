@@ -116,7 +116,8 @@ def _step(task: Task) -> Step:
 
     def step(i: int) -> None:
         draws = Draws(0, i, size=len(x))
-        batch = Batch(x=x, y=y, eps=eps, kappa=task.kappa, ramp=task.kappa, stage=task.stage, draws=draws)
+        ramp = task.kappa
+        batch = Batch(x=x, y=y, eps=eps, kappa=task.kappa, ramp=ramp, risen=ramp, stage=task.stage, draws=draws)
         terms = config.loss(chain, batch)
         optimiser.zero_grad(set_to_none=True)
         terms.total.backward()

@@ -1,5 +1,7 @@
 """COLT, against its formula on plain modules, NumPy and finite differences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
-from surebound.train.batch import Batch, Draws, Terms
+from surebound.train.batch import Draws, Terms
 from surebound.train.chain import Chain
 from surebound.train.losses.colt import COLT
 from surebound.train.zonotope import Projections, enclose
@@ -148,9 +150,7 @@ def test_shares_of_a_batch_average_to_the_whole(stage: int) -> None:
     parts = []
     for share in (slice(0, 3), slice(3, 6)):
         draws = Draws(1, 7, size=6, part=share)
-        batch = Batch(
-            x=whole.x[share], y=whole.y[share], eps=whole.eps, kappa=whole.kappa, ramp=1.0, stage=stage, draws=draws
-        )
+        batch = replace(whole, x=whole.x[share], y=whole.y[share], draws=draws)
         parts.append(loss(tiny_chain(), batch).total.item())
     assert np.mean(parts) == pytest.approx(loss(tiny_chain(), whole).total.item(), rel=1e-9)
 

@@ -270,7 +270,8 @@ def learned(name: str) -> tuple[float, float, Validation]:
         for step in range(30 if name == "colt" else 60):
             ramp = 1.0 if name == "colt" else min(step / 30, 1.0)
             draws = Draws(0, stage, step, size=12)
-            terms = loss(chain, Batch(x=x, y=y, eps=ramp * eps, kappa=1.0, ramp=ramp, stage=stage, draws=draws))
+            batch = Batch(x=x, y=y, eps=ramp * eps, kappa=1.0, ramp=ramp, risen=ramp, stage=stage, draws=draws)
+            terms = loss(chain, batch)
             optimiser.zero_grad()
             terms.total.backward()
             optimiser.step()

@@ -1,5 +1,6 @@
 """Presets: the numbers that the papers print, a preset for every method and setting, and that each of them trains."""
 
+from fractions import Fraction
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,13 @@ import onnx
 import pytest
 
 from surebound.network.architectures import architecture
+from surebound.reproduce.scales import METHODS as TABLE1_METHODS
+from surebound.reproduce.scales import SETTINGS as TABLE1_SETTINGS
 from surebound.train import LOSSES
 from surebound.train.chain import Chain
 from surebound.train.config import TrainConfig, presets, read_config
 from surebound.train.run import run
+from surebound.train.schedules import Plan
 
 SETTINGS = {
     "cifar10-2-255": "2/255",
@@ -45,7 +49,9 @@ def affine_layers(config: TrainConfig) -> int:
 
 
 def test_every_method_has_a_preset_for_every_setting() -> None:
-    assert sorted(presets()) == sorted(f"{s}-{m}{cpu}" for s in SETTINGS for m in METHODS for cpu in ("", "-cpu"))
+    names = [f"{s}-{m}{cpu}" for s in SETTINGS for m in METHODS for cpu in ("", "-cpu")]
+    days = [f"cifar10-{s}-{m}-day" for s in TABLE1_SETTINGS for m in TABLE1_METHODS]
+    assert sorted(presets()) == sorted(names + days)
     for setting, eps in SETTINGS.items():
         for method in METHODS:
             config = read_config(f"{setting}-{method}")
@@ -189,6 +195,24 @@ def test_variants_for_a_cpu_are_short_and_end_with_small_steps(name: str) -> Non
     assert plan.decay**falls <= 0.3, "the learning rate should end small"
     if plan.milestones:
         assert max(plan.milestones) < config.schedule.epochs
+
+
+@pytest.mark.parametrize("method", TABLE1_METHODS)
+@pytest.mark.parametrize("setting", TABLE1_SETTINGS)
+def test_variants_for_a_day_have_the_papers_network_and_forty_epochs(setting: str, method: str) -> None:
+    paper, day = (read_config(f"cifar10-{setting}-{method}{variant}") for variant in ("", "-day"))
+    assert day.network.name == f"conv-{setting}" and day.data.first is None
+    assert day.schedule.epochs * day.schedule.stages == (30 if (setting, method) == ("8-255", "colt") else 40)
+    shares = [Fraction(c.schedule.mixing, c.schedule.epochs) for c in (paper, day)]
+    assert shares[0] == shares[1]
+    assert day.schedule.inflation == paper.schedule.inflation and day.eps == paper.eps
+    if method in ("ibp-r", "ibp-r-mask", "colt"):
+        assert day.loss == paper.loss and day.data == paper.data and day.optimiser.lr == paper.optimiser.lr
+    plan = Plan(day.schedule, day.optimiser, float(day.eps), 10)
+    last = plan.at(plan.steps - 1)
+    assert last.risen == last.ramp == 1.0
+    first = plan.at(plan.steps - plan.stage_steps).lr
+    assert 0.009 * first < last.lr < 0.05 * first, "the last epochs should still learn, in small steps"
 
 
 # ── Every method trains ──

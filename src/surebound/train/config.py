@@ -14,6 +14,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -221,12 +222,14 @@ def read_config(source: str | Path, assignments: Sequence[str] = ()) -> TrainCon
 
 def presets() -> list[str]:
     """The names of all presets, each with its variants."""
-    names = sorted(f.name.removesuffix(".toml") for f in _folder().iterdir() if f.name.endswith(".toml"))
-    return [preset + variant for preset in names if not _is_base(preset) for variant in ("", *_variants(preset))]
+    return list(_names())
 
 
 def preset(name: str) -> Table:
-    """The table of a preset: its own keys over those of its `base` and, for NAME-cpu, those of their `[cpu]` tables."""
+    """The table of a preset: its own keys over those of its `base` and, for NAME-cpu, those of their `[cpu]` tables.
+
+    Every preset has a variant for a CPU, the same as itself where it has no such table; NAME-day is where `[day]` is.
+    """
     known = presets()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -238,10 +241,13 @@ def preset(name: str) -> Table:
     return table if wanted is None else merge(table, changes[wanted])
 
 
-def _variants(name: str) -> list[str]:
-    """The endings of a preset's variants: those it has a table for."""
-    table = _read_preset(name)
-    return [f"-{variant}" for variant in VARIANTS if variant in table]
+@cache
+def _names() -> tuple[str, ...]:
+    found = []
+    for name in sorted(f.name.removesuffix(".toml") for f in _folder().iterdir() if f.name.endswith(".toml")):
+        if not _is_base(name):
+            found += [name, f"{name}-cpu", *([f"{name}-day"] if "day" in _read_preset(name) else [])]
+    return tuple(found)
 
 
 def _folder() -> Any:

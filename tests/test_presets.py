@@ -24,7 +24,7 @@ SETTINGS = {
     "mnist-0.3": "3/10",
     "digits": "1/20",
 }
-METHODS = [*LOSSES, "ibp-r-mask"]
+METHODS = [*LOSSES, "ibp-r-mask", "colt-original"]
 SHAPES = {"cifar10": (3, 32, 32), "mnist": (1, 28, 28), "digits": (1, 8, 8)}
 SIZES = {"cifar10": 50_000, "mnist": 60_000, "digits": 1437}
 
@@ -50,12 +50,13 @@ def affine_layers(config: TrainConfig) -> int:
 
 def test_every_method_has_a_preset_for_every_setting() -> None:
     names = [f"{s}-{m}{cpu}" for s in SETTINGS for m in METHODS for cpu in ("", "-cpu")]
-    days = [f"cifar10-{s}-{m}-day" for s in TABLE1_SETTINGS for m in TABLE1_METHODS]
+    days = [f"cifar10-{s}-{m}-day" for s in TABLE1_SETTINGS for m in (*TABLE1_METHODS, "colt-original")]
     assert sorted(presets()) == sorted(names + days)
     for setting, eps in SETTINGS.items():
         for method in METHODS:
             config = read_config(f"{setting}-{method}")
-            assert str(config.eps) == eps and config.method == method.removesuffix("-mask"), (setting, method)
+            loss = method.removesuffix("-mask").removesuffix("-original")
+            assert str(config.eps) == eps and config.method == loss, (setting, method)
             assert config.data.name == setting.split("-")[0] and config.seed == 0
             assert getattr(config.loss, "mask", False) == method.endswith("-mask")
 
@@ -104,6 +105,9 @@ COLT = {
     "loss.attack.steps": 8,
     "loss.attack.step_size": 0.25,
     "loss.projections": 50,
+    "loss.estimator": "geometric-mean",
+    "loss.groups": "separate",
+    "loss.attack.last_step": "update",
 }
 SHI = {
     "network.name": "cnn7",
@@ -166,6 +170,18 @@ PAPERS: dict[str, dict[str, Any]] = {
 def test_the_numbers_of_the_papers(name: str) -> None:
     found = flat(read_config(name))
     assert {key: found[key] for key in PAPERS[name]} == PAPERS[name]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_original_colt_is_the_port_with_another_estimator_and_attack(setting: str) -> None:
+    for variant in ("", "-cpu"):
+        port, original = (flat(read_config(f"{setting}-{name}{variant}")) for name in ("colt", "colt-original"))
+        changed = {key: (port[key], original[key]) for key in port if port[key] != original[key]}
+        assert changed == {
+            "loss.estimator": ("geometric-mean", "median"),
+            "loss.attack.last_step": ("update", "evaluate"),
+        }
+        assert original["loss.groups"] == "separate"
 
 
 @pytest.mark.parametrize("name", [name for name in presets() if "colt" in name])

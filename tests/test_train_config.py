@@ -177,7 +177,7 @@ def test_presets_have_a_variant_for_a_cpu_that_is_no_longer() -> None:
     names = presets()
     assert names and not any(name.startswith("_") for name in names) and len(set(names)) == len(names)
     for name in names:
-        if not name.endswith("-cpu"):
+        if not name.endswith(("-cpu", "-day")):
             full, short = read_config(name), read_config(f"{name}-cpu")
             assert short.method == full.method and short.eps == full.eps and short.data.name == full.data.name
             lengths = [c.schedule.epochs * c.schedule.stages for c in (short, full)]
@@ -187,6 +187,9 @@ def test_presets_have_a_variant_for_a_cpu_that_is_no_longer() -> None:
 def test_a_preset_holds_its_base_and_no_more_keys_than_a_config() -> None:
     assert preset("mnist-0.1-ibp-r")["data"]["name"] == "mnist"
     assert "cpu" not in preset("mnist-0.1-ibp-r") and "base" not in preset("mnist-0.1-ibp-r-cpu")
+    for variant in ("", "-cpu", "-day"):
+        assert not {"cpu", "day", "base"} & preset(f"cifar10-2-255-ibp-r{variant}").keys()
+    assert preset("cifar10-2-255-ibp-r-mask-day")["schedule"] == {"epochs": 40, "mixing": 30, "inflation": 2.1}
 
 
 def test_an_unknown_preset_names_close_ones() -> None:

@@ -14,6 +14,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from surebound.train.batch import PER_STAGE, Loss
 from surebound.train.initialise import INITIALISATIONS
 
 OWN = "own"
+VARIANTS = ("cpu", "day")  # of presets: minutes on two cores, and hours with the networks of the IBP-R paper
 _LARGEST = 3.4028234663852886e38  # of float32
 _MOST = {  # of counts, by the last part of their name: far beyond what has ever been of use, but not what never ends
     "attack_steps": 10_000,
@@ -234,22 +236,33 @@ def read_config(source: str | Path, assignments: Sequence[str] = ()) -> TrainCon
 
 
 def presets() -> list[str]:
-    """The names of all presets, each with its variant for a CPU."""
-    names = sorted(f.name.removesuffix(".toml") for f in _folder().iterdir() if f.name.endswith(".toml"))
-    return [variant for name in names if not _is_base(name) for variant in (name, f"{name}-cpu")]
+    """The names of all presets, each with its variants."""
+    return list(_names())
 
 
 def preset(name: str) -> Table:
-    """The table of a preset: its own keys over those of its `base` and, for NAME-cpu, those of their `[cpu]` tables."""
+    """The table of a preset: its own keys over those of its `base` and, for NAME-cpu, those of their `[cpu]` tables.
+
+    Every preset has a variant for a CPU, the same as itself where it has no such table; NAME-day is where `[day]` is.
+    """
     known = presets()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UsageError(f"unknown preset '{name}'; {hint}'surebound train --list' shows all {len(known)}")
-    cpu = name.endswith("-cpu")
-    table = _read_preset(name.removesuffix("-cpu"))
-    own = table.pop("cpu", {})
-    return merge(table, own) if cpu else table
+    wanted = next((v for v in VARIANTS if name.endswith(f"-{v}")), None)
+    table = _read_preset(name if wanted is None else name.removesuffix(f"-{wanted}"))
+    changes = {variant: table.pop(variant, {}) for variant in VARIANTS}
+    return table if wanted is None else merge(table, changes[wanted])
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    found = []
+    for name in sorted(f.name.removesuffix(".toml") for f in _folder().iterdir() if f.name.endswith(".toml")):
+        if not _is_base(name):
+            found += [name, f"{name}-cpu", *([f"{name}-day"] if "day" in _read_preset(name) else [])]
+    return tuple(found)
 
 
 def _folder() -> Any:

@@ -204,6 +204,7 @@ class Loop:
             eps=moment.eps,
             kappa=moment.kappa,
             ramp=moment.ramp,
+            risen=moment.risen,
             stage=moment.stage,
             draws=Draws(self._config.seed, _LOSS, step, size=size, part=self._share, device=self._device),
         )

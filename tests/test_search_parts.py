@@ -126,6 +126,15 @@ def test_queue_on_disk(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
     queue.close()  # once more does no harm
 
 
+def test_queue_grows_in_memory(rng: np.random.Generator) -> None:
+    """It begins with room for 1,024 nodes."""
+    queue = Queue(NEURONS, ROWS, 2**24)
+    sent = batch(rng, rng.normal(size=3000).tolist())
+    queue.push(sent)
+    assert not queue.spilled
+    assert_same(queue.pop(3000), sent, sent.bound.argsort().tolist())
+
+
 def _joined(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor:
     assert a is not None and b is not None
     return torch.cat([a, b])

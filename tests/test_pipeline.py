@@ -15,8 +15,9 @@ from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
 from surebound.verify.confirm import Confirm
-from surebound.verify.lp_search import LPSearch, Standstill
 from surebound.verify.pipeline import Options, verify
+from surebound.verify.search import Programs
+from surebound.verify.spaces.programs import Standstill
 
 WEAK = PGD(steps=1, restarts=1)
 
@@ -115,10 +116,9 @@ def test_every_region_is_searched_with_its_own_rows(branching: str, monkeypatch:
 
 def test_programs_that_do_not_finish_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Confirm, "__call__", lambda *_: None)
-    monkeypatch.setattr(Standstill, "due", lambda *_: True)
     monkeypatch.setattr(Standstill, "reached", lambda *_: True)
     asked = []
-    monkeypatch.setattr(LPSearch, "run", lambda _, seconds: asked.append(seconds))
+    monkeypatch.setattr(Programs, "run", lambda _, seconds: asked.append(seconds))
     network, box, row, least = split_needed(1)
     assert status(network, region(box, row, -least - 1e-2)) == "unknown"
     assert asked

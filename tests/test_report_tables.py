@@ -14,12 +14,14 @@ from surebound.report.tables import METHODS, branching, branching_markdown, tabl
 
 
 def _seed(seed: int, verified: int, *, method: str = "ibp-r", setting: str = "2/255", **changes: Any) -> Any:
-    """A run of table 1 over 10 images: 1 misclassified, 1 attacked, some verified, the others undecided."""
+    """A run of table 1 over 10 images: 1 misclassified, 1 attacked, 1 broken by the search unless verified, the others
+    verified or undecided."""
     notes = {"experiment": "table1", "setting": setting, "method": method, "seed": seed, "scale": "cpu"}
     notes |= {"training_seconds": 100.0 + 10 * seed}
     run = make_run(eps=setting, model_sha256=f"{method}{seed}{changes}", images=tuple(range(10)), notes=notes | changes)
     rows = [make_row(0, "misclassified", "standard"), make_row(1, "attacked", "attack")]
-    rows += [make_row(2 + k, "verified" if k < verified else "unknown", "search") for k in range(8)]
+    rows += [make_row(2 + k, "verified" if k < verified else "unknown", "search") for k in range(7)]
+    rows += [make_row(9, "verified" if verified > 7 else "falsified", "search")]
     return run, rows
 
 
@@ -35,22 +37,28 @@ def test_table1_by_hand(tmp_path: Path) -> None:
         ("8/255", "colt", 1, 10),
     ]
     ibp_r, new, colt = rows
-    assert (ibp_r.standard, ibp_r.robust) == (Quantity(90.0, 0.0), Quantity(80.0, 0.0))
+    assert (ibp_r.standard, ibp_r.withstood) == (Quantity(90.0, 0.0), Quantity(80.0, 0.0))
+    assert ibp_r.robust.mean == pytest.approx((70 + 70 + 80) / 3)
     # 40, 50, 80: mean 170/3, squared distances (50² + 20² + 70²)/9 over n − 1 = 2
     assert ibp_r.verified.mean == pytest.approx(170 / 3)
     assert ibp_r.verified.deviation == pytest.approx(sqrt((2500 + 400 + 4900) / 9 / 2))
-    assert ibp_r.undecided.mean == pytest.approx(70 / 3)
+    assert ibp_r.undecided.mean == pytest.approx(50 / 3)
     assert ibp_r.training_seconds == Quantity(110.0, 10.0)
     assert ibp_r.paper[0].verified == Quantity(61.97, 0.18)
     assert new.paper == () and new.verified == Quantity(10.0, None)
     assert colt.training_seconds is None and [p.name for p in colt.paper] == ["COLT, their own run", "Balunovic 2020"]
     assert table1_markdown(rows).splitlines()[2] == (
-        "| 2/255 | IBP-R | 3 | 10 | 90.00 ± 0.00 | 80.00 ± 0.00 | 56.67 ± 20.82 | 23.33 ± 20.82 | 110 ± 10 "
+        "| 2/255 | IBP-R | 3 | 10 | 90.00 ± 0.00 | 80.00 ± 0.00 | 73.33 ± 5.77 | 56.67 ± 20.82 | 16.67 ± 15.28 "
+        "| 110 ± 10 "
         "| IBP-R | 78.19 ± 0.52 | 66.39 ± 0.12 | 61.97 ± 0.18 | 9,340 ± 30 |"
     )
     lines = table1_markdown(rows).splitlines()
     assert len({line.count("|") for line in lines[:6]}) == 1
-    assert lines[-1] == "Ours: digits at scale cpu. Paper: De Palma et al. 2022, table 1, CIFAR-10."
+    assert lines[-1] == (
+        "Withstood: right, and the first attack found nothing. Robust: right, and nothing that ran found a "
+        "counterexample, the search included. Ours: digits at scale cpu. Paper: De Palma et al. 2022, table 1, "
+        "CIFAR-10."
+    )
 
 
 def test_the_last_run_of_a_seed_counts_and_missing_images_are_said(tmp_path: Path) -> None:

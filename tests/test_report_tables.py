@@ -76,14 +76,14 @@ def _rule(name: str, ends: str, seconds: list[float], subproblems: list[int]) ->
     rows: list[Any] = [
         make_row(k, words[end], "search", s, subproblems=n)  # type: ignore[arg-type]
         for k, (end, s, n) in enumerate(zip(ends, seconds, subproblems, strict=True))
-    ]
+    ]  # of three classes: two regions
     return make_run(options={"branching": name}, images=tuple(range(len(ends))), notes=notes), rows
 
 
 RULES = [
-    _rule("sr", "mvttv", [0, 5, 60, 60, 7], [0, 50, 900, 900, 70]),
-    _rule("upb", "mvvtf", [0, 1, 2, 60, 3], [0, 10, 20, 600, 30]),
-    _rule("fsb", "mvuvf", [0, 2, 30, 40, 4], [0, 12, 300, 400, 32]),
+    _rule("sr", "mvttvv", [0, 5, 60, 60, 7, 0.5], [0, 50, 900, 900, 70, 2]),
+    _rule("upb", "mvvtfv", [0, 1, 2, 60, 3, 0.5], [0, 10, 2, 600, 30, 2]),
+    _rule("fsb", "mvuvfv", [0, 2, 30, 40, 4, 0.5], [0, 12, 2, 400, 32, 2]),
 ]
 
 
@@ -91,22 +91,35 @@ def test_branching_by_hand(tmp_path: Path) -> None:
     with Store(write_store(tmp_path / "r.sqlite", RULES)) as store:
         rows = branching(store)
     assert [row.branching for row in rows] == ["upb", "fsb", "sr"]
-    # Image 0 is misclassified; UPB times out on 3 and FSB on 2, which leaves 1 and 4 for the subproblems.
-    assert [(row.properties, row.counted) for row in rows] == [(4, 2)] * 3
-    assert [row.seconds for row in rows] == [66 / 4, 76 / 4, 132 / 4]
-    assert [row.subproblems for row in rows] == [20.0, 22.0, 60.0]
-    assert [row.timeouts for row in rows] == [25.0, 25.0, 50.0]
-    assert [row.decided_seconds for row in rows] == [(1, 2, 3), (2, 4, 40), (5, 7)]
+    # Image 0 is misclassified; UPB times out on 3 and FSB on 2, which leaves 1, 4 and 5 for the subproblems.
+    assert [(row.properties, row.counted) for row in rows] == [(5, 3)] * 3
+    assert [row.seconds for row in rows] == pytest.approx([66.5 / 5, 76.5 / 5, 132.5 / 5])
+    assert [row.subproblems for row in rows] == pytest.approx([42 / 3, 46 / 3, 122 / 3])
+    # No rule splits image 5; UPB decides 2 and FSB leaves it open, both without a split, but SR splits it.
+    assert [row.split for row in rows] == [4] * 3
+    assert [row.split_seconds for row in rows] == [66 / 4, 76 / 4, 132 / 4]
+    assert [row.split_subproblems for row in rows] == [20.0, 22.0, 60.0]
+    assert [row.timeouts for row in rows] == [20.0, 20.0, 40.0]
+    assert [row.decided_seconds for row in rows] == [(0.5, 1, 2, 3), (0.5, 2, 4, 40), (0.5, 5, 7)]
     assert rows[0].paper == PaperBranching(113.42, 930.83, 5.70)
     lines = branching_markdown(rows).splitlines()
-    assert lines[2] == "| IBP-R | 2/255 | UPB | 4 | 16.50 | 4 | 16.50 | 20.00 | 25.00 % | 113.42 | 930.83 | 5.70 % |"
+    ours = "| IBP-R | 2/255 | UPB | 5 | 13.30 | 14.00 | 20.00 % | 4 | 16.50 | 20.00 |"
+    assert lines[2] == f"{ours} 113.42 | 930.83 | 5.70 % |"
     assert len(lines) == 7 and "neither UPB nor FSB timed out on" in lines[-1]
+    assert "A subproblem is another class with some splits that was bounded" in lines[-1]
+
+
+def test_a_property_that_only_one_rule_left_open_was_not_settled_without_a_split(tmp_path: Path) -> None:
+    runs = [_rule("upb", "vv", [1, 1], [2, 2]), _rule("fsb", "vt", [1, 9], [2, 2])]
+    with Store(write_store(tmp_path / "r.sqlite", runs)) as store:
+        rows = branching(store)
+    assert [(row.split, row.split_seconds, row.split_subproblems) for row in rows] == [(1, 1.0, None), (1, 9.0, None)]
 
 
 def test_a_single_rule_counts_what_it_decided(tmp_path: Path) -> None:
     with Store(write_store(tmp_path / "r.sqlite", RULES[1:2])) as store:
         (row,) = branching(store)
-    assert (row.subproblems, row.counted) == (20.0, 3)
+    assert (row.subproblems, row.counted) == (11.0, 4)
     nothing = _rule("upb", "mm", [0, 0], [0, 0])
     with Store(write_store(tmp_path / "none.sqlite", [nothing])) as store:
         (row,) = branching(store)
@@ -119,8 +132,9 @@ def test_both_experiments_are_on_the_page(tmp_path: Path) -> None:
     page = Page(make_page(write_store(tmp_path / "r.sqlite", [*runs, *RULES])))
     for phrase in ("Table 1", "Branching rules", "paper: Zhang 2020", "paper: IBP-R w/ Masking", "78.19 ± 0.52"):
         assert phrase in page.text, phrase
-    assert "Decided of 4 properties: UPB 3, FSB 3, SR 2; subproblems counted over 2." in page.text
+    assert "Decided of 5 properties: UPB 4, FSB 4, SR 3; subproblems counted over 3." in page.text
     assert "Time of UPB over FSB 0.87" in page.text
+    assert "A subproblem is another class with some splits that was bounded" in page.text
     assert page.text.count("Cactus plot of branching rules") == 1
 
 

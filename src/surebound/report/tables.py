@@ -27,6 +27,12 @@ METHODS = {
     "relu-stability": "ReLU stability",
 }
 RULES = {"upb": "UPB", "fsb": "FSB", "sr": "SR"}
+SUBPROBLEMS = (
+    "A subproblem is another class with some splits that was bounded, by whatever method, and counts once: a property "
+    "that intervals settle has as many as there are other classes, and each split makes two more. Mean subproblems are "
+    "over the properties that neither UPB nor FSB timed out on. Split are the properties that some rule had to split, "
+    "or left open; their means are apart."
+)
 ROBUST = (
     "Withstood: right, and the first attack found nothing. Robust: right, and nothing that ran found a counterexample, "
     "the search included."
@@ -70,10 +76,11 @@ class BranchingRow:
     properties: int
     complete: bool
     seconds: float  # mean
-    searched: int  # properties that had to be split, under any of the rules
-    searched_seconds: float | None  # mean over these
     subproblems: float | None  # mean over `counted` properties, which neither UPB nor FSB timed out on
     counted: int
+    split: int  # properties that some rule had to split, or left open
+    split_seconds: float | None  # mean over these
+    split_subproblems: float | None  # mean over those of them that are counted
     timeouts: float  # percentage
     decided_seconds: tuple[float, ...]  # of each property that was decided, ascending: the cactus plot
     paper: PaperBranching | None
@@ -145,11 +152,16 @@ def _branching_rows(key: tuple[str, str, str, str], rules: dict[str, Result]) ->
     scale, dataset, setting, network = key
     correct = {name: {row.image: row for row in result.rows if row.correct} for name, result in rules.items()}
     judges = [correct[name] for name in _COUNTED if name in correct]
-    split = {image for rows in correct.values() for image, row in rows.items() if row.stage == "search"}
+    split = {
+        image
+        for name, rows in correct.items()
+        for image, row in rows.items()
+        if row.subproblems > len(rules[name].run.classes) - 1 or not _decided(row)
+    }
     found = []
     for name, rows in correct.items():
         counted = [row for row in rows.values() if all(_decided(judge.get(row.image)) for judge in judges)]
-        searched = [row.seconds for image, row in rows.items() if image in split]
+        hard = [row for row in rows.values() if row.image in split]
         found.append(
             BranchingRow(
                 scale=scale,
@@ -160,10 +172,11 @@ def _branching_rows(key: tuple[str, str, str, str], rules: dict[str, Result]) ->
                 properties=len(rows),
                 complete=not rules[name].missing,
                 seconds=fmean(row.seconds for row in rows.values()) if rows else 0.0,
-                searched=len(searched),
-                searched_seconds=fmean(searched) if searched else None,
-                subproblems=fmean(row.subproblems for row in counted) if counted else None,
+                subproblems=_mean([row.subproblems for row in counted]),
                 counted=len(counted),
+                split=len(hard),
+                split_seconds=_mean([row.seconds for row in hard]),
+                split_subproblems=_mean([row.subproblems for row in counted if row.image in split]),
                 timeouts=100 * sum(not _decided(row) for row in rows.values()) / max(len(rows), 1),
                 decided_seconds=tuple(sorted(row.seconds for row in rows.values() if _decided(row))),
                 paper=BRANCHING.get((setting, network, name)),
@@ -190,23 +203,21 @@ def table1_markdown(rows: Sequence[Table1Row]) -> str:
 
 def branching_markdown(rows: Sequence[BranchingRow]) -> str:
     """Figures 2 and 5 in Markdown, the paper's numbers beside ours."""
-    head = ["network", "ε", "branching", "properties", "time [s]", "split", "their time [s]", "subproblems", "timeouts"]
+    head = ["network", "ε", "branching", "properties", "time [s]", "subproblems", "timeouts"]
+    head += ["split", "split: time [s]", "split: subproblems"]
     head += [f"paper: {name}" for name in ("time [s]", "subproblems", "timeouts")]
     lines = []
     for row in rows:
         network = METHODS.get(row.network, row.network)
         ours = [network, row.setting, row.label, f"{row.properties:,}" + ("" if row.complete else " so far")]
-        ours += [f"{row.seconds:.2f}", f"{row.searched:,}", mean_text(row.searched_seconds), mean_text(row.subproblems)]
+        ours += [f"{row.seconds:.2f}", mean_text(row.subproblems), f"{row.timeouts:.2f} %"]
+        ours += [f"{row.split:,}", mean_text(row.split_seconds), mean_text(row.split_subproblems)]
         paper = row.paper
         theirs = ["–"] * 3
         if paper is not None:
             theirs = [f"{paper.seconds:.2f}", f"{paper.subproblems:,.2f}", f"{paper.timeouts:.2f} %"]
-        lines.append([*ours, f"{row.timeouts:.2f} %", *theirs])
-    note = (
-        "Split: how many properties the bounds at the root left open under some rule, and the mean time of those. "
-        "Mean subproblems are over the properties that neither UPB nor FSB timed out on. "
-    )
-    return _markdown(head, lines, texts=(0, 1, 2)) + _source("figures 2 and 5", rows, note)
+        lines.append([*ours, *theirs])
+    return _markdown(head, lines, texts=(0, 1, 2)) + _source("figures 2 and 5", rows, f"{SUBPROBLEMS} ")
 
 
 def mean_text(value: float | None) -> str:
@@ -252,6 +263,10 @@ def _place(result: Result) -> tuple[str, str, str]:
 
 def _decided(row: Row | None) -> bool:
     return row is not None and row.outcome not in ("timeout", "unknown")
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _quantity(values: Sequence[float]) -> Quantity:

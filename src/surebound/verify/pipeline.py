@@ -1,6 +1,10 @@
 """Verification from start to end: attack → root bounds → branch and bound, with a longer attack on the way.
 
 Regions over one box share their root bounds. Each stage hands on only the regions it could not settle.
+
+A *subproblem* is a region with some splits, of ReLUs or of its box, that was bounded. It counts once, however often it
+is bounded again: at the root and as the root of a search, with more iterations, or to choose a split. A search that
+begins anew over tighter layers counts its own.
 """
 
 import time
@@ -84,17 +88,17 @@ def verify(
     try:
         outcome = run.decide(regions)
     except OutOfTime:
-        outcome = Outcome(timed_out=True, reason="the time ran out", subproblems=run.subproblems)
+        outcome = Outcome(timed_out=True, reason="the time ran out")
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        outcome = Outcome(reason="the memory ran out", subproblems=run.subproblems)
+        outcome = Outcome(reason="the memory ran out")
     return Verdict(
         status=_status(outcome),
         counterexample=outcome.counterexample,
         seconds=clock.elapsed,
         seconds_by_phase={name: round(seconds, 6) for name, seconds in clock.phases.items()},
-        subproblems=outcome.subproblems,
+        subproblems=run.subproblems,
         lower_bound=outcome.lower_bound if np.isfinite(outcome.lower_bound) else None,
         branching=run.branching,
         seed=options.seed,
@@ -135,20 +139,26 @@ class _Verification:
         if any(max(np.abs(r.box.lower).max(), np.abs(r.box.upper).max()) >= HUGE for r in regions if r.box.lower.size):
             return Outcome(reason=f"an input may be as large as {HUGE:g}, beyond which nothing is proved")
         if self.options.branching == "input":
-            return self._bisect(regions)
+            return self._bisect(regions, counted=False)
         total = Outcome(proved=True, lower_bound=float("inf"))
         for group in _by_box(regions):
             outcome = self._decide_box(group)
-            self.subproblems += outcome.subproblems
-            total = _merge(total, outcome, self.subproblems)
+            total = _merge(total, outcome)
             if outcome.counterexample is not None or outcome.timed_out:
                 break
         return total
 
-    def _bisect(self, regions: Sequence[Region]) -> Outcome:
+    def _bisect(self, regions: Sequence[Region], *, counted: bool) -> Outcome:
+        """Bisect boxes; `counted` says whether the regions are among the subproblems already."""
         self.branching = "input"
         limits = BoxLimits(memory=self._memory(), early_stop=self.options.early_stop)
-        return input_search(self.network, regions, self.clock, self._try_points(regions), limits)
+        outcome = input_search(self.network, regions, self.clock, self._try_points(regions), limits)
+        self._count(outcome, len(regions) if counted else 0)
+        return outcome
+
+    def _count(self, outcome: Outcome, roots: int) -> None:
+        """Add the subproblems of a search, of which so many, its roots, are counted already."""
+        self.subproblems += max(outcome.subproblems - roots, 0)
 
     def _memory(self) -> int:
         return self.options.memory or _available_memory() // 4
@@ -162,7 +172,7 @@ class _Verification:
         if not bool(torch.isfinite(subject.form.lower).all() & torch.isfinite(subject.form.upper).all()):
             return Outcome(reason="numbers in the network overflow or are not finite, so nothing can be proved")
         if self.options.branching == "auto" and self._prefers_inputs(subject, regions[0].box):
-            return self._bisect(regions)
+            return self._bisect(regions, counted=True)
         config = replace(
             self.options.search,
             branching=self.branching,
@@ -174,26 +184,27 @@ class _Verification:
 
     def _search(self, subject: Subject, regions: Sequence[Region], config: SearchConfig) -> Outcome:
         """The search; as long as it is slow and tighter layers help, they are refined and it begins anew."""
-        subproblems = 0
         for refinement in REFINEMENTS if self._may_refine(subject.form) else ():
-            patient = replace(config, patience=PATIENCE)
-            outcome = search(subject, patient, self.clock, self._try_points(regions))
-            subproblems += outcome.subproblems
+            outcome = self._search_once(subject, regions, replace(config, patience=PATIENCE))
             if not outcome.slow or outcome.counterexample is not None:
-                return replace(outcome, subproblems=subproblems)
+                return outcome
             with self.clock.phase("root"):
                 before = self._root_bounds(subject)
                 subject = self._refined(subject, regions, refinement)
                 after = self._root_bounds(subject)
+                self.subproblems += subject.regions
                 open_ = ~(after > 0)
                 subject, regions = subject.only(open_), _those(regions, open_)
-            subproblems += int((~open_).sum())
             if not regions:
-                return Outcome(proved=True, subproblems=subproblems, lower_bound=float("inf"))
+                return Outcome(proved=True, lower_bound=float("inf"))
             if float(after.min()) < (1 - REFINE_GAIN) * float(before.min()):
                 break
+        return self._search_once(subject, regions, config)
+
+    def _search_once(self, subject: Subject, regions: Sequence[Region], config: SearchConfig) -> Outcome:
         outcome = search(subject, config, self.clock, self._try_points(regions))
-        return replace(outcome, subproblems=subproblems + outcome.subproblems)
+        self._count(outcome, len(regions))
+        return outcome
 
     def _may_refine(self, form: Form) -> bool:
         """With a branching rule of the user's choice, the search stays the one of the paper."""
@@ -234,9 +245,9 @@ class _Verification:
 
     def _open(self, subject: Subject) -> Tensor:
         """Which regions the root bound does not settle. # (regions,) bool"""
-        settled = self._root_bounds(subject) > 0
-        self.subproblems += int(settled.sum())  # the search counts the others
-        return ~settled
+        bounds = self._root_bounds(subject)
+        self.subproblems += subject.regions
+        return ~(bounds > 0)
 
     def _root_bounds(self, subject: Subject) -> Tensor:
         """A sound bound of each region, without splits. # (regions,) float64"""
@@ -293,11 +304,10 @@ def _by_box(regions: Sequence[Region]) -> list[list[Region]]:
     return list(groups.values())
 
 
-def _merge(total: Outcome, new: Outcome, subproblems: int) -> Outcome:
+def _merge(total: Outcome, new: Outcome) -> Outcome:
     return Outcome(
         proved=total.proved and new.proved,
         counterexample=new.counterexample,
-        subproblems=subproblems,
         lower_bound=min(total.lower_bound, new.lower_bound),
         timed_out=total.timed_out or new.timed_out,
         reason=new.reason or total.reason,

@@ -1,6 +1,7 @@
 """Linear programs for subproblems, and the search made of them: formulas with all assignments tried, MILPs, samples."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -320,3 +321,72 @@ def test_numbers_that_a_solver_is_not_made_for_decide_nothing(large: float) -> N
         upper=np.ones(2),
     )
     assert answer is None
+
+
+def undecided() -> LPSearch:
+    """A search over y = relu(x) ≤ ½ on [−1, 1], with counterexamples that are never replayed."""
+    build = Builder(np.random.default_rng(0), (1,))
+    one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    build.add(Linear(one, zero), build.relu(build.add(Linear(one, zero), 0)))
+    subject = make_subject(build.network(), Box(-np.ones(1), np.ones(1)), np.ones((1, 1)), np.array([-0.5]))
+    return LPSearch(subject, Clock(60.0), lambda points: None)
+
+
+def test_an_undecided_leaf_is_no_proof() -> None:
+    search = undecided()
+    while search.stack:
+        search._step(*search.stack.pop())
+    assert search.undecided == 2
+    assert not search.proved
+
+
+def test_a_slice_of_time_is_no_proof() -> None:
+    search = undecided()
+    search.run(-1.0)
+    assert search.stack
+    assert not search.proved
+
+
+@pytest.mark.parametrize("answer", [Answer(None), Answer(None, (np.full(4, np.nan),)), Answer(None, (np.zeros(4),))])
+def test_a_solver_that_answers_nothing_proves_nothing(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither without an answer nor with one that is empty: subproblems are split until leaves decide."""
+    search = undecided()
+    monkeypatch.setattr(NodeLP, "solve", lambda *_: answer)
+    search.run(60.0)
+    assert not search.proved
+
+
+def test_a_threshold_at_the_optimum_is_no_proof() -> None:
+    """y − x ≥ 0 for y = relu(x), with equality for x ≥ 0: whatever the solver takes for positive, no bound is."""
+    build = Builder(np.random.default_rng(0), (1,))
+    one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    hidden = build.relu(build.add(Linear(one, zero), 0))
+    build.plus(hidden, 0, -1.0)
+    network, box = build.network(), Box(-np.ones(1), np.ones(1))
+    for constant, holds in ((1e-5, True), (1e-15, False), (0.0, False), (-1e-7, False)):
+        subject = make_subject(network, box, np.ones((1, 1)), np.array([constant]))
+        form = subject.form
+        assert isinstance(form, FoldedForm)
+        lp = NodeLP(subject, form, 0)
+        for sign in (0, 1, -1):
+            signs = np.full(form.neurons, sign, dtype=np.int8)
+            relaxed = lp.solve(signs, 10.0).relaxed
+            assert relaxed is not None
+            multipliers = np.asarray(lp._solver.getSolution().row_dual)
+            assert lp.proves(signs, Answer(relaxed, (multipliers,))) == holds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_region_is_proved_for_itself(seed: int) -> None:
+    """Two regions of one row each, of which one has a counterexample that is never replayed."""
+    rng = np.random.default_rng(seed)
+    network = random_fc(rng, (3, 6, 5, 2))
+    lower, upper = random_box(rng, network, radius=1.0)
+    box, row = Box(lower.flatten().numpy(), upper.flatten().numpy()), rng.normal(size=2)
+    least = milp_minimum(network, box, row, 0.0).value
+    for shifts, holds in (((1e-2, 1e-2), True), ((1e-2, -1e-2), False), ((-1e-2, 1e-2), False)):
+        both = make_subject(network, box, np.stack([row, row]), np.array(shifts) - least)
+        apart = replace(both.specification, starts=(0, 1, 2))
+        search = LPSearch(replace(both, specification=apart), Clock(60.0), lambda points: None)
+        search.run(60.0)
+        assert search.proved == holds

@@ -1,12 +1,14 @@
 """Bounds on layers by splitting: samples, exact ranges by MILPs, and whole verifications that refine on the way."""
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from networks import pre_activations, random_box, random_conv, random_fc, random_pool, random_residual, sample
 from numpy.typing import NDArray
+from one_by_one import add_one_by_one, losing_network
 
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Ascent
@@ -18,6 +20,7 @@ from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
 from surebound.verify import pipeline
+from surebound.verify.confirm import Confirm
 from surebound.verify.pipeline import Options, verify
 from surebound.verify.refine import Refinement, refine
 from surebound.verify.search import SearchConfig
@@ -127,3 +130,39 @@ def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatc
         verdict = verify(Model(network, replay, "test"), Property((part,), 4, 2), options)
         assert verdict.status == status
     assert calls
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_refined_layers_contain_the_exact_values(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """± (x − 4096·2⁻⁵⁴ x − 1) for x from 1 on: added up one by one, float64 loses all but x − 1."""
+    count, width = 2**12, 2.0**-30
+    network = losing_network(count)
+    ends = torch.ones(1, 1, dtype=torch.float64), torch.full((1, 1), 1.0 + width, dtype=torch.float64)
+    known = Enclosure(network, *ends)
+    known.extend(len(network.nodes) - 1)
+    add_one_by_one(monkeypatch)
+    enclosure = Enclosure(network, *ends)
+    refine(enclosure, known, Refinement(rounds=rounds), lambda: None, 60.0)
+    low, high = enclosure.layer(1)
+    least = -count * Fraction(2) ** -54
+    most = Fraction(1 + width) * (1 + least) - 1
+    assert Fraction(float(low[0, 0])) <= least < most <= Fraction(float(high[0, 0]))
+    assert Fraction(float(low[0, 1])) <= -most < -least <= Fraction(float(high[0, 1]))
+    assert float(high[0, 0] - low[0, 0]) < 2 * width
+
+
+def test_a_refined_bound_just_below_zero_settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a counterexample that is never replayed."""
+    monkeypatch.setattr(pipeline, "PATIENCE", -1.0)
+    monkeypatch.setattr(pipeline, "REFINEMENTS", (Refinement(rounds=6),))
+    monkeypatch.setattr(Confirm, "__call__", lambda *_: None)
+    rng = np.random.default_rng(0)
+    network = random_fc(rng, (4, 10, 10, 2))
+    lower, upper = random_box(rng, network, radius=2.0)
+    box, row = Box(lower.flatten().numpy(), upper.flatten().numpy()), rng.normal(size=2)
+    least = milp_minimum(network, box, row, 0.0).value
+    lazy = SearchConfig(root=Ascent(iterations=20), ascent=Ascent(iterations=1), batch=2)
+    options = Options(timeout=1.0, quick_attack=None, search=lazy)
+    part = Region(box=box, on_output=row[None], constant=np.array([-1e-6 - least]), strict=np.zeros(1, dtype=bool))
+    silent = Model(network, lambda x: np.full((len(x), 2), np.nan, dtype=np.float32), "silent")
+    assert verify(silent, Property((part,), 4, 2), options).status != "unsat"

@@ -82,6 +82,7 @@ def assert_same(a: Property, b: Property) -> None:
         ("(assert (not (and (< Y_0 Y_1))))", ([-1, 1, 0], None, 0, False, False)),
         ("(assert (<= Y_0 0.1))", ([1, 0, 0], None, -0.1, False, True)),
         ("(assert (<= (/ Y_0 3) 1))", ([1 / 3, 0, 0], None, -1, False, True)),
+        ("(assert (<= (* 9007199254740993 Y_0) 1))", ([2.0**53, 0, 0], None, -1, False, True)),
         ("(assert (<= (+ Y_0 0.1 0.2) (+ 0.3 Y_1)))", ([1, -1, 0], None, 0, False, False)),
         ("(assert (<= (+ Y_0 Y_1 (- Y_1)) Y_2))", ([1, 0, -1], None, 0, False, False)),
     ],

@@ -29,6 +29,18 @@ from surebound.train.initialise import INITIALISATIONS
 OWN = "own"
 VARIANTS = ("cpu", "day")  # of presets: minutes on two cores, and hours with the networks of the IBP-R paper
 _LARGEST = 3.4028234663852886e38  # of float32
+_MOST = {  # of counts, by the last part of their name: far beyond what has ever been of use, but not what never ends
+    "attack_steps": 10_000,
+    "classifier_layers": 1_000,
+    "epochs": 10**6,
+    "mixing": 10**6,
+    "projections": 10_000,
+    "restarts": 1_000,
+    "stages": 100,
+    "steps": 10_000,
+    "warmup": 10**6,
+}
+_MOST_OTHERS = 10**9  # images, epochs between two events
 PerStage = float | tuple[float, ...]
 """One value for all stages, or one for each."""
 
@@ -53,16 +65,19 @@ def _at_least(where: str, least: int, **values: float) -> None:
             raise UsageError(f"{where}.{name} is {value}; expected at least {least}")
 
 
-def _expect_float32(value: object, where: str = "") -> None:
-    """Refuse numbers that training's arithmetic cannot hold."""
+def _expect_bounded(value: object, where: str = "") -> None:
+    """Refuse numbers that training's arithmetic cannot hold, and counts that no run would ever reach."""
     if isinstance(value, float) and not abs(value) <= _LARGEST:
         raise UsageError(f"{where} is {value:g}; expected a number from {-_LARGEST:g} to {_LARGEST:g}, as in float32")
+    most = _MOST.get(where.rpartition(".")[2], _MOST_OTHERS)
+    if isinstance(value, int) and value > most and where != "seed":
+        raise UsageError(f"{where} is {value}; expected at most {most}")
     if isinstance(value, tuple):
         for item in value:
-            _expect_float32(item, where)
+            _expect_bounded(item, where)
     if is_dataclass(value):
         for field in fields(value):
-            _expect_float32(getattr(value, field.name), f"{where}.{field.name}" if where else field.name)
+            _expect_bounded(getattr(value, field.name), f"{where}.{field.name}" if where else field.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +205,7 @@ class TrainConfig:
             raise UsageError(f"eps is {self.eps}; expected a radius from 0 to 1, in pixels scaled to [0, 1]")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed is {self.seed}; expected a whole number from 0 to 2**63 - 1")
-        _expect_float32(self)
+        _expect_bounded(self)
         _check_stages("optimiser.lr", self.optimiser.lr, self.schedule.stages)
         late = [m for m in self.optimiser.milestones if not 0 <= m < self.schedule.epochs]
         if late:

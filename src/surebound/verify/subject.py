@@ -123,6 +123,7 @@ class Subject:
             (weights @ rows.coefficients[a:b])[None],
             (weights @ rows.constant[a:b])[None],
             (weights @ self.specification.row_error[a:b])[None],
+            None if rows.meaning is None else rows.meaning.mixed([a], [weights]),
         )
         alpha = self.relaxation.lower_slope if alpha is None else alpha
         nodes = Nodes(torch.tensor([region]), signs[None])

@@ -1,0 +1,77 @@
+"""Bisection of boxes: halves cover, nothing is lost on the way, and every bound pays for its rows."""
+
+import numpy as np
+import pytest
+import torch
+from networks import Builder, random_fc
+
+from surebound.network.graph import Network
+from surebound.network.linear import Linear
+from surebound.problem import Box, Region
+from surebound.verify import input_search as module
+from surebound.verify.clock import Clock
+from surebound.verify.input_search import BoxLimits, _BoxSearch, input_search
+from surebound.verify.search import Outcome
+
+
+def region(network: Network, low: float, high: float, row: list[float], constant: float) -> Region:
+    inputs = network.inputs
+    return Region(
+        box=Box(np.full(inputs, low), np.full(inputs, high)),
+        on_output=np.array([row]),
+        constant=np.array([constant]),
+        strict=np.zeros(1, dtype=bool),
+    )
+
+
+def decide(network: Network, *regions: Region, seconds: float = 20.0) -> Outcome:
+    """Without attacks: only bounds decide."""
+    return input_search(network, regions, Clock(seconds), lambda _: None, BoxLimits())
+
+
+def test_halves_cover_their_box(rng: np.random.Generator) -> None:
+    network = random_fc(rng, (2, 4, 1))
+    search = _BoxSearch(network, [region(network, -1.0, 1.0, [1.0], 0.0)], Clock(10.0), lambda _: None, BoxLimits())
+    parents = search.queue
+    for _ in range(6):
+        parents = search._bisect(parents)
+        parents.axis[:] = torch.from_numpy(rng.integers(0, 2, size=len(parents)))
+    assert len(parents) == 64
+    area = (parents.upper - parents.lower).prod(1).sum()
+    assert float(area) == 4.0
+    for x in torch.from_numpy(rng.uniform(-1.0, 1.0, size=(500, 2))):
+        assert ((parents.lower <= x) & (x <= parents.upper)).all(1).any()
+
+
+def zigzag(teeth: int) -> Network:
+    """y = Σ ± relu(x − k) goes up and down between 0 and 1 on [0, teeth]."""
+    build = Builder(np.random.default_rng(0), (1,))
+    bias = -torch.arange(teeth, dtype=torch.float64)
+    weight = torch.tensor([1.0, *[2.0 * (-1) ** k for k in range(1, teeth)]], dtype=torch.float64)
+    hidden = build.relu(build.add(Linear(torch.ones(teeth, 1, dtype=torch.float64), bias), 0))
+    build.add(Linear(weight[None]), hidden)
+    return build.network()
+
+
+def test_no_box_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function is at least 0 and touches it at every even number. Boxes around one of them, with a threshold just
+    above it, wait in the queue while those of a wide box, whose bounds are far lower, are proved four at a time."""
+    monkeypatch.setattr(module, "_ELEMENTS", 1)
+    network = zigzag(12)
+    wide = region(network, 0.0, 12.0, [1.0], 0.05)
+    assert decide(network, wide).proved
+    outcome = decide(network, wide, region(network, 3.999, 4.001, [1.0], -1e-9), seconds=1.0)
+    assert not outcome.proved
+    assert -1e-6 < outcome.lower_bound <= 0  # the wide one is done
+
+
+def test_boxes_that_cannot_be_bisected_prove_nothing() -> None:
+    """At a point y = 2⁶⁰ x₀ − 2⁶⁰ x₁ + ½ is ½ + 2⁶⁰ (x₀ − x₁): too close to call, and no box is left to bisect."""
+    build = Builder(np.random.default_rng(0), (2,))
+    build.add(Linear(torch.tensor([[2.0**60, -(2.0**60)]], dtype=torch.float64)), 0)
+    network = build.network()
+    outcome = decide(network, region(network, 1.0, 1.0, [1.0], 0.5))
+    assert (outcome.proved, outcome.timed_out) == (False, False)
+    assert "cannot be bisected" in outcome.reason
+    both = decide(network, region(network, 1.0, 1.0, [1.0], 0.5), region(network, 1.0, 1.0, [1.0], 1e9))
+    assert not both.proved

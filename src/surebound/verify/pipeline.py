@@ -1,6 +1,10 @@
 """Verification from start to end: attack → root bounds → branch and bound, with a longer attack on the way.
 
 Regions over one box share their root bounds. Each stage hands on only the regions it could not settle.
+
+A *subproblem* is a region with some splits, of ReLUs or of its box, that was bounded. It counts once, however often it
+is bounded again: at the root and as the root of a search, with more iterations, or to choose a split. A search that
+begins anew over tighter layers counts its own.
 """
 
 import time
@@ -72,17 +76,17 @@ def verify(
     try:
         outcome = run.decide(regions)
     except OutOfTime:
-        outcome = Outcome(end="time", reason="the time ran out", subproblems=run.subproblems)
+        outcome = Outcome(end="time", reason="the time ran out")
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        outcome = Outcome(end="undecided", reason="the memory ran out", subproblems=run.subproblems)
+        outcome = Outcome(end="undecided", reason="the memory ran out")
     return Verdict(
         status=_STATUS[outcome.end],
         counterexample=outcome.counterexample,
         seconds=clock.elapsed,
         seconds_by_phase={name: round(seconds, 6) for name, seconds in clock.phases.items()},
-        subproblems=outcome.subproblems,
+        subproblems=run.subproblems,
         lower_bound=outcome.lower_bound if np.isfinite(outcome.lower_bound) else None,
         branching=run.branching,
         seed=options.seed,
@@ -123,19 +127,25 @@ class _Verification:
                 end="undecided", reason=f"an input may be as large as {HUGE:g}, beyond which nothing is proved"
             )
         if self.options.branching == "input":
-            return self._bisect(regions)
+            return self._bisect(regions, counted=False)
         total = Outcome(end="proved", lower_bound=float("inf"))
         for group in _by_box(regions):
-            outcome = self._decide_box(group)
-            self.subproblems += outcome.subproblems
-            total = _merge(total, outcome, self.subproblems)
+            total = _merge(total, self._decide_box(group))
             if total.end in ("violated", "time"):
                 break
         return total
 
-    def _bisect(self, regions: Sequence[Region]) -> Outcome:
+    def _bisect(self, regions: Sequence[Region], *, counted: bool) -> Outcome:
+        """Bisect boxes; `counted` says whether the regions are among the subproblems already."""
         self.branching = "input"
-        return search_inputs(self.network, regions, self.strategy, self.clock, self._try_points(regions), self._limits)
+        limits, try_points = self._limits, self._try_points(regions)
+        outcome = search_inputs(self.network, regions, self.strategy, self.clock, try_points, limits)
+        self._count(outcome, len(regions) if counted else 0)
+        return outcome
+
+    def _count(self, outcome: Outcome, roots: int) -> None:
+        """Add the subproblems of a search, of which so many, its roots, are counted already."""
+        self.subproblems += max(outcome.subproblems - roots, 0)
 
     @property
     def _limits(self) -> Limits:
@@ -155,31 +165,33 @@ class _Verification:
             reason = "numbers in the network overflow or are not finite, so nothing can be proved"
             return Outcome(end="undecided", reason=reason)
         if self.options.branching == "auto" and self._prefers_inputs(subject, regions[0].box):
-            return self._bisect(regions)
+            return self._bisect(regions, counted=True)
         return self._search(subject, regions, self.branching)
 
     def _search(self, subject: Subject, regions: Sequence[Region], rule: str) -> Outcome:
         """The search; as long as it is slow and tighter layers help, they are refined and it begins anew."""
-        subproblems, limits, strategy = 0, self._limits, self.strategy
+        limits, strategy = self._limits, self.strategy
         for refinement in strategy.refinements if self._may_refine(subject.form) else ():
-            patient = replace(limits, patience=strategy.patience)
-            outcome = search_neurons(subject, rule, strategy, self.clock, self._try_points(regions), patient)
-            subproblems += outcome.subproblems
+            outcome = self._search_once(subject, regions, rule, replace(limits, patience=strategy.patience))
             if outcome.end != "slow":
-                return replace(outcome, subproblems=subproblems)
+                return outcome
             with self.clock.phase("root"):
                 before = self._root_bounds(subject)
                 subject = self._refined(subject, regions, refinement)
                 after = self._root_bounds(subject)
+                self.subproblems += subject.regions
                 open_ = ~(after > 0)
                 subject, regions = subject.only(open_), _those(regions, open_)
-            subproblems += int((~open_).sum())
             if not regions:
-                return Outcome(end="proved", subproblems=subproblems, lower_bound=float("inf"))
+                return Outcome(end="proved", lower_bound=float("inf"))
             if float(after.min()) < (1 - strategy.refine_gain) * float(before.min()):
                 break
-        outcome = search_neurons(subject, rule, strategy, self.clock, self._try_points(regions), limits)
-        return replace(outcome, subproblems=subproblems + outcome.subproblems)
+        return self._search_once(subject, regions, rule, limits)
+
+    def _search_once(self, subject: Subject, regions: Sequence[Region], rule: str, limits: Limits) -> Outcome:
+        outcome = search_neurons(subject, rule, self.strategy, self.clock, self._try_points(regions), limits)
+        self._count(outcome, len(regions))
+        return outcome
 
     def _may_refine(self, form: Form) -> bool:
         """With a branching rule of the user's choice, the search stays the one of the paper."""
@@ -222,9 +234,9 @@ class _Verification:
 
     def _open(self, subject: Subject) -> Tensor:
         """Which regions the root bound does not settle. # (regions,) bool"""
-        settled = self._root_bounds(subject) > 0
-        self.subproblems += int(settled.sum())  # the search counts the others
-        return ~settled
+        bounds = self._root_bounds(subject)
+        self.subproblems += subject.regions
+        return ~(bounds > 0)
 
     def _root_bounds(self, subject: Subject) -> Tensor:
         """A sound bound of each region, without splits. # (regions,) float64"""
@@ -283,13 +295,11 @@ def _by_box(regions: Sequence[Region]) -> list[list[Region]]:
 _WORST = ("proved", "undecided", "time", "violated")
 
 
-def _merge(total: Outcome, new: Outcome, subproblems: int) -> Outcome:
+def _merge(total: Outcome, new: Outcome) -> Outcome:
     """Of two parts of a property: it holds if both do, and is violated if either is."""
-    end = max(total.end, new.end, key=_WORST.index)
     return Outcome(
-        end=end,
+        end=max(total.end, new.end, key=_WORST.index),
         counterexample=new.counterexample or total.counterexample,
-        subproblems=subproblems,
         lower_bound=min(total.lower_bound, new.lower_bound),
         reason=new.reason or total.reason,
     )

@@ -1,4 +1,4 @@
-"""The entry point `surebound`: finds the command, and turns errors into one sentence and an exit code."""
+"""The command `surebound`: finds the subcommand, and turns errors into one sentence and an exit code."""
 
 import io
 import os
@@ -7,8 +7,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import NoReturn
 
+from surebound import interrupts
 from surebound.cli import COMMANDS
-from surebound.cli.command import INTERRUPTED
 from surebound.errors import SureboundError
 from surebound.version import __version__
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else ""))
     except KeyboardInterrupt:
         _fail("interrupted")
-        return INTERRUPTED
+        return interrupts.code()
 
 
 def _fail(message: str) -> int:
@@ -74,7 +74,7 @@ def _fail(message: str) -> int:
     return USAGE_ERROR
 
 
-def entry() -> NoReturn:
+def run() -> NoReturn:
     """Run a command and leave the process at once: tearing torch down takes longer than many a verification.
 
     It also makes sure of the code 130, which Python replaces if an interrupt passed through an exec() in some import.

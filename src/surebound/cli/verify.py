@@ -2,11 +2,10 @@
 
 import json
 import sys
-import time
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 
+from surebound import interrupts
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
     check_network,
@@ -19,12 +18,13 @@ from surebound.cli.arguments import (
     thread_count,
     write_whole,
 )
-from surebound.cli.command import INTERRUPTED, Command
+from surebound.cli.command import Command
 from surebound.cli.display import ProgressLine
 from surebound.cli.quick_torch import quick_import
 from surebound.errors import UsageError
 from surebound.memory import keep_memory
 from surebound.problem import Counterexample, Verdict
+from surebound.verify.clock import Clock
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -52,18 +52,33 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    begin = time.monotonic()
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, json=args.json)
     progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
-    interrupted = False
-    try:
-        verdict = _verify(args, begin, progress)
-    except KeyboardInterrupt:
-        interrupted = True
-        verdict = _so_far(progress, time.monotonic() - begin, args.seed)
-    finally:
+    clock = Clock(args.timeout, progress)
+
+    def interrupted() -> None:
         progress.done()
+        try:
+            _finish(args, files, _so_far(progress, clock, args.seed))
+        except UsageError as error:
+            print(f"surebound: {error}", file=sys.stderr)
+
+    with interrupts.held():
+        with interrupts.leaving(interrupted):
+            try:
+                verdict = _verify(args, clock)
+            except KeyboardInterrupt:  # in a program that calls `main` itself
+                interrupted()
+                return interrupts.code()
+            finally:
+                progress.done()
+        _finish(args, files, verdict)
+    return 0
+
+
+def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict) -> None:
+    """Write and print the verdict."""
     texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
     failed = _write({path: texts[option] for option, path in files.items()})
     print(verdict.status, flush=True)
@@ -71,7 +86,6 @@ def _run(args: Namespace) -> int:
         raise failed
     if not args.quiet and sys.stderr is not None:
         print(_summary(verdict), file=sys.stderr)
-    return INTERRUPTED if interrupted else 0
 
 
 def _write(texts: dict[Path, str]) -> UsageError | None:
@@ -85,41 +99,41 @@ def _write(texts: dict[Path, str]) -> UsageError | None:
     return failed
 
 
-def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
-    from surebound.load.vnnlib import read_property
+def _verify(args: Namespace, clock: Clock) -> Verdict:
+    with clock.phase("load"):
+        from surebound.load.vnnlib import read_property
 
-    problem = read_property(args.property)  # before the slow imports, so that mistakes in it show at once
-    keep_memory()
-    importing = time.monotonic()
-    quick_import()
-    imported = time.monotonic()
-    set_threads(args.threads)
-    from surebound.api import load, verify
+        problem = read_property(args.property)  # before the slow imports, so that mistakes in it show at once
+        keep_memory()
+        with clock.phase("import"):
+            quick_import()
+        set_threads(args.threads)
+        from surebound.load.onnx import load_model
+        from surebound.verify.pipeline import Options, verify
 
-    model = load(args.net)
-    loading = time.monotonic() - begin
-    timeout = None if args.timeout is None else max(args.timeout - loading, 0.01)
-    verdict = verify(
-        model,
-        problem,
-        timeout=timeout,
+        model = load_model(args.net)
+    options = Options(
+        timeout=args.timeout,
         branching=args.branching,
         seed=args.seed,
         memory=args.memory,
         early_stop=args.early_stop,
-        on_progress=progress,
     )
-    torch = imported - importing
-    phases = {"import": round(torch, 6), "load": round(loading - torch, 6), **verdict.seconds_by_phase}
-    return replace(verdict, seconds=verdict.seconds + loading, seconds_by_phase=phases)
+    return verify(model, problem, options, clock=clock)
 
 
-def _so_far(progress: ProgressLine, seconds: float, seed: int) -> Verdict:
+def _so_far(progress: ProgressLine, clock: Clock, seed: int) -> Verdict:
     """What is known when the user interrupts."""
-    last = progress.last
+    last = progress.counted
     subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
     return Verdict(
-        status="unknown", reason="interrupted", seconds=seconds, subproblems=subproblems, lower_bound=lowest, seed=seed
+        status="unknown",
+        reason="interrupted",
+        seconds=clock.elapsed,
+        seconds_by_phase=clock.phases,
+        subproblems=subproblems,
+        lower_bound=lowest,
+        seed=seed,
     )
 
 

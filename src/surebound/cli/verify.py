@@ -20,11 +20,15 @@ from surebound.cli.arguments import (
     write_whole,
 )
 from surebound.cli.command import INTERRUPTED, Command
-from surebound.cli.display import ProgressLine
+from surebound.cli.display import ProgressLine, complain
 from surebound.cli.quick_torch import quick_import
-from surebound.errors import UsageError
+from surebound.cli.watchdog import Watchdog
+from surebound.errors import OutOfTimeError, UsageError, visible
+from surebound.limits import Deadline
 from surebound.memory import keep_memory
-from surebound.problem import Counterexample, Verdict
+from surebound.problem import Counterexample, Status, Verdict
+
+_GRACE = 1.0  # seconds after the timeout in which the verification ends by itself
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -55,23 +59,42 @@ def _run(args: Namespace) -> int:
     begin = time.monotonic()
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, json=args.json)
-    progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
+    work = _Work(args, begin)
+    end = float("inf") if args.timeout is None else begin + args.timeout + _GRACE
+    watchdog = Watchdog(end, lambda: _give_up(args, files, work))
     interrupted = False
     try:
-        verdict = _verify(args, begin, progress)
+        verdict = work.verdict()
+    except OutOfTimeError as error:
+        verdict = work.so_far("timeout", str(error))
     except KeyboardInterrupt:
         interrupted = True
-        verdict = _so_far(progress, time.monotonic() - begin, args.seed)
+        verdict = work.so_far("unknown", "interrupted")
     finally:
-        progress.done()
+        watchdog.call_off()
+        work.progress.done()
+    _answer(args, files, verdict)
+    return INTERRUPTED if interrupted else 0
+
+
+def _give_up(args: Namespace, files: dict[str, Path], work: "_Work") -> int:
+    """Answer in place of a main thread that did not notice that the time is up; the exit code."""
+    try:
+        _answer(args, files, work.so_far("timeout", f"the time ran out while {work.doing}"))
+    except UsageError as error:
+        return complain(str(error))
+    return 0
+
+
+def _answer(args: Namespace, files: dict[str, Path], verdict: Verdict) -> None:
+    """Print the verdict and write the files."""
     texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
     failed = _write({path: texts[option] for option, path in files.items()})
     print(verdict.status, flush=True)
     if failed is not None:  # the verdict is out; now the exit code says that a file is missing
         raise failed
     if not args.quiet and sys.stderr is not None:
-        print(_summary(verdict), file=sys.stderr)
-    return INTERRUPTED if interrupted else 0
+        print(visible(_summary(verdict)), file=sys.stderr)
 
 
 def _write(texts: dict[Path, str]) -> UsageError | None:
@@ -85,42 +108,65 @@ def _write(texts: dict[Path, str]) -> UsageError | None:
     return failed
 
 
-def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
-    from surebound.load.vnnlib import read_property
+class _Work:
+    """One verification, and what is known of it at any time."""
 
-    problem = read_property(args.property)  # before the slow imports, so that mistakes in it show at once
-    keep_memory()
-    importing = time.monotonic()
-    quick_import()
-    imported = time.monotonic()
-    set_threads(args.threads)
-    from surebound.api import load, verify
+    def __init__(self, args: Namespace, begin: float) -> None:
+        self.progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
+        self.doing = "starting"
+        self._args, self._begin = args, begin
+        self._phases: dict[str, float] = {}
 
-    model = load(args.net)
-    loading = time.monotonic() - begin
-    timeout = None if args.timeout is None else max(args.timeout - loading, 0.01)
-    verdict = verify(
-        model,
-        problem,
-        timeout=timeout,
-        branching=args.branching,
-        seed=args.seed,
-        memory=args.memory,
-        early_stop=args.early_stop,
-        on_progress=progress,
-    )
-    torch = imported - importing
-    phases = {"import": round(torch, 6), "load": round(loading - torch, 6), **verdict.seconds_by_phase}
-    return replace(verdict, seconds=verdict.seconds + loading, seconds_by_phase=phases)
+    def verdict(self) -> Verdict:
+        """Read the files and decide."""
+        from surebound.load.vnnlib import read_property
 
+        args = self._args
+        problem = read_property(args.property, deadline=self._deadline(f"reading '{args.property}'"))
+        keep_memory()  # after the property, so that mistakes in it show before the slow imports
+        self.doing = "importing torch"
+        importing = time.monotonic()
+        quick_import()
+        torch = time.monotonic() - importing
+        self._phases["import"] = round(torch, 6)
+        set_threads(args.threads)
+        from surebound.api import verify
+        from surebound.load.onnx import load_model
 
-def _so_far(progress: ProgressLine, seconds: float, seed: int) -> Verdict:
-    """What is known when the user interrupts."""
-    last = progress.last
-    subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
-    return Verdict(
-        status="unknown", reason="interrupted", seconds=seconds, subproblems=subproblems, lower_bound=lowest, seed=seed
-    )
+        model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
+        loading = time.monotonic() - self._begin
+        self._phases["load"] = round(loading - torch, 6)
+        self.doing = "verifying"
+        verdict = verify(
+            model,
+            problem,
+            timeout=None if args.timeout is None else max(args.timeout - loading, 0.01),
+            branching=args.branching,
+            seed=args.seed,
+            memory=args.memory,
+            early_stop=args.early_stop,
+            on_progress=self.progress,
+        )
+        phases = {**self._phases, **verdict.seconds_by_phase}
+        return replace(verdict, seconds=verdict.seconds + loading, seconds_by_phase=phases)
+
+    def _deadline(self, doing: str) -> Deadline:
+        self.doing = doing
+        return Deadline(float("inf") if self._args.timeout is None else self._begin + self._args.timeout, doing)
+
+    def so_far(self, status: Status, reason: str) -> Verdict:
+        """What is known when it has to end."""
+        last = self.progress.last
+        subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
+        return Verdict(
+            status=status,
+            reason=reason,
+            seconds=time.monotonic() - self._begin,
+            seconds_by_phase=dict(self._phases),
+            subproblems=subproblems,
+            lower_bound=lowest,
+            seed=self._args.seed,
+        )
 
 
 def vnncomp_text(verdict: Verdict) -> str:

@@ -7,20 +7,13 @@ from pathlib import Path
 from commands import write_tiny
 from hostile_case import Case, bomb
 
-CASES: list[Case] = []
 
-
-def _config(name: str, why: str, content: Callable[[], str], says: str) -> None:
+def _config(name: str, why: str, content: Callable[[], str], says: str) -> Case:
     def write(folder: Path) -> list[str]:
         (folder / "run.toml").write_text(content())
         return ["train", "--config", "run.toml", "--out", "out"]
 
-    CASES.append(Case(name=f"config-{name}", why=why, write=write, says=says))
-
-
-_config("nested", "lists 10,000 deep", lambda: "a = " + "[" * 10_000 + "]" * 10_000, "run.toml")
-_config("binary", "zero bytes", lambda: "\0" * 1000, "run.toml")
-_config("unknown", "a key that colours the terminal", lambda: '"evil\\u001B[31m\\u202E" = 1\n', r"evil\x1b[31m\u202e")
+    return Case(name=f"config-{name}", why=why, write=write, says=says)
 
 
 def _digits(magic: int, count: int, body: bytes, copies: int) -> Callable[[Path], list[str]]:
@@ -35,7 +28,15 @@ def _digits(magic: int, count: int, body: bytes, copies: int) -> Callable[[Path]
     return write
 
 
-CASES += [
+CASES = [
+    _config("nested", "lists 10,000 deep", lambda: "a = " + "[" * 10_000 + "]" * 10_000, "run.toml"),
+    _config("binary", "zero bytes", lambda: "\0" * 1000, "run.toml"),
+    _config(
+        "unknown",
+        "a key that colours the terminal",
+        lambda: 'method = "ibp"\n"evil\\u001B[31m\\u202E" = 1\n',
+        r"evil\x1b[31m\u202e",
+    ),
     Case(
         name="data-bomb",
         why="MNIST of 10 GB in 10 MB",

@@ -14,7 +14,8 @@
 Each message is one sentence that names the thing, what it got and what was expected. The command line prints it and
 exits with code 2; anything outside this tree is a bug in surebound.
 
-Names come from files that strangers wrote: `quoted` puts one into a sentence, `visible` makes any text safe to print.
+Names come from files that strangers wrote: `quoted` puts one into a sentence, `one_line` what
+a library says about them, and `visible` makes any text safe to print.
 """
 
 _LONG = 80  # letters of a name in a sentence
@@ -38,15 +39,25 @@ def visible(text: str | bytes, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in shown else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def quoted(name: str | bytes, most: int = _LONG) -> str:
-    """A name for a sentence: visible, in quotes, without the middle if it is long.
+def shortened(name: str | bytes, most: int = _LONG) -> str:
+    """A name, visible, and without its middle if it is long.
 
-    >>> quoted("conv1"), quoted("a\\n" + "n" * 99, 9)
-    ("'conv1'", "'a\\\\nnn…nnnn'")
+    >>> shortened("conv1"), shortened("a\\n" + "n" * 99, 9)
+    ('conv1', 'a\\\\nnn…nnnn')
     """
     if len(name) <= most:
-        return f"'{visible(name)}'"
-    return f"'{visible(name[: most // 2])}…{visible(name[len(name) - (most - most // 2 - 1) :])}'"
+        return visible(name)
+    return f"{visible(name[: most // 2])}…{visible(name[len(name) - (most - most // 2 - 1) :])}"
+
+
+def quoted(name: str | bytes, most: int = _LONG) -> str:
+    """A name for a sentence: shortened, in quotes."""
+    return f"'{shortened(name, most)}'"
+
+
+def one_line(error: Exception, most: int = 300) -> str:
+    """What a library says about an error, as a part of a sentence."""
+    return visible(" ".join(str(error).split())[:most]) or type(error).__name__
 
 
 class SureboundError(Exception):

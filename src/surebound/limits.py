@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf, prod
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from surebound.errors import MissingFileError, NetworkError, OutOfTimeError, SureboundError
 
@@ -33,6 +33,9 @@ MEMORY = 2**32  # bytes of all tensors that reading makes
 STEPS = 2**18  # operations of the network, after max pools and the like are written as ReLUs
 WORK = 2**34  # multiplications of one operation
 COLUMNS = 2**27  # numbers that the windows of one convolution read
+
+# A file of a data set
+DATA_BYTES = 2**30
 
 # A property
 PROPERTY_BYTES = 2**28  # of text, unpacked
@@ -114,34 +117,37 @@ def read_file(
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            content = b"" if size > most else file.read(most + 1)  # a pipe has no size
+            if size <= most:
+                content = _read_at_most(file, most, size)
+                size = len(content)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         raise MissingFileError(f"cannot read the {kind} '{path}' ({reason.lower()}); expected {expected}") from error
-    if max(size, len(content)) > most:
-        raise wrong(f"the {kind} '{path}' has {mib(max(size, len(content)))}; expected at most {mib(most)}")
+    if size > most:
+        raise wrong(f"the {kind} '{path}' has {mib(size)}; expected at most {mib(most)}")
     if not content.startswith(b"\x1f\x8b"):
         return content
     try:
-        content = _unpack(content, unpacked, deadline)
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+            content = _read_at_most(packed, unpacked, 0, deadline)
     except (OSError, EOFError, zlib.error) as error:
         raise wrong(
-            f"the {kind} '{path}' is a damaged gzip file, or is cut short ({error}); expected {expected}"
+            f"the {kind} '{path}' is damaged or cut short ({error}); expected {expected}, gzipped or not"
         ) from error
     if len(content) > unpacked:
         raise wrong(f"the {kind} '{path}' unpacks to more than expected: at most {mib(unpacked)}")
     return content
 
 
-def _unpack(content: bytes, most: int, deadline: Deadline) -> bytes:
-    """What a gzip file holds, but no more than `most` + 1 bytes of it."""
-    parts, size = [], 0
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        while size <= most and (part := file.read(min(_CHUNK, most + 1 - size))):
-            deadline.check()
-            parts.append(part)
-            size += len(part)
-    return b"".join(parts)
+def _read_at_most(file: IO[bytes] | gzip.GzipFile, most: int, likely: int, deadline: Deadline = Deadline()) -> bytes:
+    """What a file of a likely size holds, but no more than `most` + 1 bytes of it."""
+    parts = [file.read(likely)]  # which makes room for all of it, so that it must not be `most`
+    size = len(parts[0])
+    while size <= most and (part := file.read(min(_CHUNK, most + 1 - size))):
+        deadline.check()
+        parts.append(part)
+        size += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def mib(size: int) -> str:

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from surebound.cli.arguments import output_files, write_whole
 from surebound.cli.command import Command
+from surebound.errors import visible
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def _run(args: Namespace) -> int:
     target = str(default_output(args.source)) if args.output is None else args.output
     file = output_files(keep=tuple(material.stores), output=target)["output"]
     write_whole(file, render(material))
-    print(file, flush=True)
+    print(visible(str(file)), flush=True)
     return 0
 
 

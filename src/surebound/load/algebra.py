@@ -78,7 +78,7 @@ class Algebra:
         """The value as a `Data`, if need be one that is constant."""
         if isinstance(value, Data):
             return value
-        return self.wrap(self.builder.constant(real(value).reshape(-1)), value.shape)
+        return self.wrap(self.builder.constant(_exact(value).reshape(-1)), value.shape)
 
     # ---- moving numbers
 
@@ -274,8 +274,15 @@ class Algebra:
         return self.wrap(node if kind == "max" else b.negate(node), shape)
 
 
+def check_real(constant: Array) -> None:
+    """Refuse a constant that no network computes with."""
+    if constant.dtype.kind in "OSUc":
+        raise NetworkError("a constant is text or complex; expected real numbers")
+
+
 def _exact(constant: Array) -> NDArray[np.float64]:
     """The constant in float64, which holds every float16, bfloat16, float32 and float64."""
+    check_real(np.asarray(constant))
     with np.errstate(invalid="ignore"):  # a NaN is refused where it is used
         return np.asarray(constant).astype(np.float64)
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.limits import Tally, check_elements, check_work
-from surebound.load.algebra import Array, joint_shape
+from surebound.load.algebra import Array, check_real, joint_shape
+from surebound.load.onnx_file import array
 from surebound.network.op import Shape
 
 if TYPE_CHECKING:
@@ -133,8 +134,8 @@ def evaluate(node: "NodeProto", attributes: Attributes, arrays: list[Array], ops
     """The outputs of a node, for inputs that are all known."""
     if node.op_type not in EVALUATED:
         raise UnsupportedOpError("this operation is not supported on constants")
-    if any(a.dtype.kind in "OSUc" for a in arrays):
-        raise NetworkError("a constant is text or complex; expected real numbers")
+    for a in arrays:
+        check_real(a)
     _check_size(node.op_type, attributes, arrays, tally)
     if node.op_type in ("Div", "Mod"):
         _check_division(*arrays)
@@ -176,9 +177,7 @@ def _check_division(a: Array, b: Array) -> None:
 def _quick(op: str, attributes: Attributes, arrays: list[Array]) -> Array | None:
     """The output of a constant or a reshape, which most networks have, without loading the reference implementation."""
     if op == "Constant" and set(attributes) == {"value"}:
-        from onnx import numpy_helper
-
-        return numpy_helper.to_array(attributes["value"])
+        return array(attributes["value"])
     if op == "Flatten" and 0 <= attributes.get("axis", 1) <= arrays[0].ndim:
         lead = arrays[0].shape[: attributes.get("axis", 1)]
         return arrays[0].reshape(int(np.prod(lead, dtype=np.int64)), -1) if arrays[0].size else None

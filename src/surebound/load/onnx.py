@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surebound.errors import NetworkError, ResourceError, UnsupportedOpError, quoted, visible
+from surebound.errors import NetworkError, ResourceError, UnsupportedOpError, one_line, quoted, visible
 from surebound.limits import AXES, Deadline, Tally, check_elements
 from surebound.load.agreement import check_agreement
 from surebound.load.algebra import Algebra, Data, Value, inner
 from surebound.load.fold import EVALUATED, evaluate
-from surebound.load.onnx_file import STANDARD, File, constants, read_onnx
+from surebound.load.onnx_file import STANDARD, File, array, constants, read_onnx
 from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED, Call
 from surebound.load.replay import Replay, replay
 from surebound.memory import is_out_of_memory
@@ -224,19 +224,15 @@ class _Reader:
         return builder.build(algebra.data(self._values[result]).node)
 
     def _read_weights(self, tally: Tally) -> None:
-        from onnx import numpy_helper
-
         for weight in self._graph.initializer:
             self._deadline.check()
             try:
-                array = numpy_helper.to_array(weight)
+                numbers = array(weight)
             except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
-                reason = " ".join(str(error).split())[:300]
-                raise NetworkError(
-                    f"the weights {quoted(weight.name)} of '{self._path}' are damaged: {reason}"
-                ) from error
-            tally.add(array.size, array.itemsize)
-            self._values[weight.name] = array
+                place = f"the weights {quoted(weight.name)} of '{self._path}'"
+                raise NetworkError(f"{place} are damaged: {one_line(error)}") from error
+            tally.add(numbers.size, numbers.itemsize)
+            self._values[weight.name] = numbers
 
     def _evaluate(self, node: "NodeProto", algebra: Algebra) -> Sequence[Value]:
         """A node's outputs; every failure becomes an error that names the node."""
@@ -254,8 +250,7 @@ class _Reader:
         except Exception as error:  # NumPy, torch and onnx each complain about a malformed node in their own way
             if is_out_of_memory(error):
                 raise ResourceError(f"{place} needs more memory than there is; expected a smaller network") from error
-            reason = " ".join(str(error).split())[:300]
-            raise NetworkError(f"{place} is malformed ({type(error).__name__}: {reason})") from error
+            raise NetworkError(f"{place} is malformed ({type(error).__name__}: {one_line(error)})") from error
 
     def _dispatch(self, node: "NodeProto", inputs: list[Value | None], algebra: Algebra) -> Sequence[Value]:
         attributes = _attributes(node)

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from surebound.errors import NetworkError, quoted
-from surebound.limits import NAMES, NETWORK_BYTES, NODES, UNPACKED_BYTES, Deadline, mib, read_file
+from numpy.typing import NDArray
+
+from surebound.errors import NetworkError, one_line, quoted
+from surebound.limits import AXES, NAMES, NETWORK_BYTES, NODES, UNPACKED_BYTES, Deadline, mib, read_file
 from surebound.load.wire import check_parsed_size
 
 if TYPE_CHECKING:
@@ -107,7 +109,16 @@ def _check_names(model: "ModelProto", path: Path) -> None:
         known.add(name)
 
 
-# ---- weights in other files
+# ---- weights
+
+
+def array(tensor: "TensorProto") -> NDArray[Any]:
+    """The numbers of a tensor; an error of many kinds if its parts contradict each other."""
+    from onnx import numpy_helper
+
+    if any(d < 0 for d in tensor.dims):
+        raise ValueError(f"the shape {list(tensor.dims[:AXES])} has a negative dimension")
+    return numpy_helper.to_array(tensor)
 
 
 def tensors(model: "ModelProto") -> "Iterator[TensorProto]":
@@ -126,26 +137,31 @@ def constants(node: "NodeProto") -> "Iterator[TensorProto]":
 
 def _load_outside(model: "ModelProto", path: Path) -> tuple[str, ...]:
     """Put the weights that lie in other files into the model, and return the names of those files."""
-    from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor, uses_external_data
+    from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
-    total, names = 0, set()
-    for tensor in filter(uses_external_data, tensors(model)):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # a key that nobody knows
-                info = ExternalDataInfo(tensor)
-                file = path.parent / info.location
-                if not file.is_file():
-                    raise NetworkError(f"{quoted(info.location)} is no file")
-                total += file.stat().st_size - (info.offset or 0) if info.length is None else info.length
-                if total > NETWORK_BYTES:
-                    raise NetworkError(f"they are more than {mib(NETWORK_BYTES)}")
-                load_external_data_for_tensor(tensor, str(path.parent))
-                names.add(info.location)
-        except Exception as error:  # the helper lets many kinds through: missing files, bad offsets, forbidden paths
-            reason = " ".join(str(error).split())[:300]
-            raise NetworkError(f"'{path}' keeps weights in other files, which cannot be read: {reason}") from error
-    return tuple(sorted(names))
+    outside = [tensor for tensor in tensors(model) if uses_external_data(tensor)]
+    try:
+        places = [_place(tensor, path.parent) for tensor in outside]
+        if sum(size for _, size in places) > NETWORK_BYTES:
+            raise NetworkError(f"they are more than {mib(NETWORK_BYTES)}")
+        for tensor in outside:
+            load_external_data_for_tensor(tensor, str(path.parent))
+    except Exception as error:  # the helper lets many kinds through: missing files, bad offsets, forbidden paths
+        raise NetworkError(f"'{path}' keeps weights in other files, which cannot be read: {one_line(error)}") from error
+    return tuple(sorted({name for name, _ in places}))
+
+
+def _place(tensor: "TensorProto", folder: Path) -> tuple[str, int]:
+    """The name of the file that holds a tensor, and how many bytes of it."""
+    from onnx.external_data_helper import ExternalDataInfo
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a key that nobody knows
+        info = ExternalDataInfo(tensor)
+    file = folder / info.location
+    if not file.is_file():  # a pipe would be waited for
+        raise NetworkError(f"{quoted(info.location)} is no file")
+    return info.location, file.stat().st_size - (info.offset or 0) if info.length is None else info.length
 
 
 def fingerprint(path: Path) -> str:

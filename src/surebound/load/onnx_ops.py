@@ -165,6 +165,8 @@ def _times(algebra: Algebra, x: Data, factor: float) -> Data:
 def _conv(call: Call) -> Value:
     weight = call.constant(1)
     window = _window(call, tuple(weight.shape[2:]))
+    if window.kernel != weight.shape[2:]:
+        raise NetworkError(f"kernel_shape is {list(window.kernel)}; expected {list(weight.shape[2:])}, as the weights")
     return call.algebra.conv(
         call.x,
         weight,

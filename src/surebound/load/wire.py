@@ -58,13 +58,19 @@ def _parsed_size(content: bytes, model: "Descriptor", deadline: Deadline) -> int
             steps += 1
             if steps % _OFTEN == 0:
                 deadline.check()
-            tag, at = _varint(content, at)
+            tag = content[at]
+            at += 1
+            if tag > 127:  # more than one byte
+                tag, at = _varint(content, at - 1)
             field, wire = fields.get(tag >> 3, unknown), tag & 7
             size += field.each
             if wire == _LENGTH:
-                length, at = _varint(content, at)
+                length = content[at]
+                at += 1
+                if length > 127:
+                    length, at = _varint(content, at - 1)
                 size += field.byte * length
-                if field.inside is not None:
+                if field.inside is not None and length:
                     pending.append((at, at + length, field.inside))
                 at += length
             elif wire == _VARINT:
@@ -93,15 +99,12 @@ def _fields(kind: "Descriptor") -> dict[int, _Field]:
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
     """A number of variable length, and where it ends."""
-    byte = content[at]
-    if byte < 128:
-        return byte, at + 1
-    value, shift = byte & 127, 7
-    while byte >= 128:
-        at += 1
+    value = shift = 0
+    while shift < 70:
         byte = content[at]
+        at += 1
         value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
         shift += 7
-        if shift > 70:
-            raise ValueError("a number of more than 64 bits")
-    return value, at + 1
+    raise ValueError("a number of more than 64 bits")

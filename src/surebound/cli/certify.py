@@ -16,7 +16,7 @@ from surebound.cli.arguments import count, eps_text, output_files, positive_seco
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.model import add_images, check_model, choose_images
-from surebound.errors import UsageError
+from surebound.errors import UsageError, visible
 from surebound.memory import keep_memory
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _report(record: dict[str, Any]) -> None:
         print(f"undecided {100 * record['undecided']:5.1f} %  ({left} of {images})")
     settled = ", ".join(f"{stage} {n}" for stage, n in record["settled_by"].items())
     print(f"settled by {settled}; {record['subproblems']:,} subproblems in {record['seconds']:.1f} s")
-    print(f"results in {record['store']}", flush=True)
+    print(f"results in {visible(record['store'])}", flush=True)
 
 
 COMMAND = Command("prove, image by image, how robust a network is on a data set", _configure, _run)

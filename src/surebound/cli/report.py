@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from surebound import interrupts
 from surebound.cli.arguments import output_files, write_whole
 from surebound.cli.command import Command
+from surebound.errors import visible
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -26,7 +27,7 @@ def _run(args: Namespace) -> int:
     page = render(material)
     with interrupts.held():
         write_whole(file, page)
-        print(file, flush=True)
+        print(visible(str(file)), flush=True)
     return 0
 
 

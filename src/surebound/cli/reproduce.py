@@ -11,7 +11,7 @@ from surebound import interrupts
 from surebound.cli.arguments import count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
-from surebound.errors import UsageError
+from surebound.errors import UsageError, visible
 from surebound.reproduce.scales import METHODS, NETWORKS, SCALES, SETTINGS
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _run(args: Namespace) -> int:
         line.done()
     print(summary.markdown)
     for file in summary.files:
-        print(f"wrote {file}")
+        print(f"wrote {visible(str(file))}")
     for sentence in summary.failures:
         _say(f"surebound: {sentence}")
     if summary.failures:

@@ -13,7 +13,7 @@ from surebound import interrupts
 from surebound.cli.arguments import eps_text, set_threads, thread_count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
-from surebound.errors import UsageError
+from surebound.errors import UsageError, visible
 
 if TYPE_CHECKING:
     from surebound.train.loop import TrainProgress
@@ -90,7 +90,7 @@ def _run(args: Namespace) -> int:
     if main:
         if result.validation is not None:
             print(_accuracies(result.validation, config.eps))
-        print(f"wrote {args.out} in {result.seconds:.0f} s")
+        print(f"wrote {visible(args.out)} in {result.seconds:.0f} s")
     return 0
 
 

@@ -16,10 +16,12 @@ from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.branching import RULES
+from surebound.branching.bias import biases
 from surebound.branching.mixture import Mixture
 from surebound.branching.rule import Bounding, open_neurons
+from surebound.network.build import Builder as NetworkBuilder
 from surebound.network.graph import Network
-from surebound.network.linear import Linear
+from surebound.network.linear import Linear, Scale, Shift
 from surebound.verify.subject import Subject
 
 Vector = NDArray[np.float64]
@@ -31,6 +33,7 @@ MAKERS = {
     "pool": random_pool,
 }
 FORMS = ("folded", "graph")
+MEAN, STD = 0.5, 0.25
 
 # 2 → 3 → 2 → 1 over [−1, 1]²: the third neuron of the first layer is active, all others are ambiguous
 HAND = (
@@ -40,9 +43,14 @@ HAND = (
 )
 
 
-def fully_connected(layers: Sequence[tuple[list[list[float]], list[float]]]) -> Network:
-    build = Builder(np.random.default_rng(0), (len(layers[0][0][0]),))
+def fully_connected(layers: Sequence[tuple[list[list[float]], list[float]]], *, pixels: bool = False) -> Network:
+    """With `pixels`, the network first computes (x − MEAN) / STD, exactly in float64 for numbers such as these."""
+    inputs = len(layers[0][0][0])
+    build = Builder(np.random.default_rng(0), (inputs,))
     node = 0
+    if pixels:
+        node = build.add(Shift(torch.full((inputs,), -MEAN, dtype=torch.float64)), node)
+        node = build.add(Scale(torch.full((inputs,), 1 / STD, dtype=torch.float64)), node)
     for k, (weight, bias) in enumerate(layers):
         op = Linear(torch.tensor(weight, dtype=torch.float64), torch.tensor(bias, dtype=torch.float64))
         node = build.add(op, node if k == 0 else build.relu(node))
@@ -81,9 +89,18 @@ class Hand:
     high: Layers
 
     @staticmethod
-    def of(layers: Sequence[tuple[list[list[float]], list[float]]], key: str, rows: Sequence[float]) -> "Hand":
-        network = fully_connected(layers)
+    def of(
+        layers: Sequence[tuple[list[list[float]], list[float]]],
+        key: str,
+        rows: Sequence[float],
+        *,
+        pixels: bool = False,
+    ) -> "Hand":
+        """With `pixels`, in front of which (x − MEAN) / STD makes [−1, 1]² of a smaller box: no formula knows of it."""
+        network = fully_connected(layers, pixels=pixels)
         lower, upper = -torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+        if pixels:
+            lower, upper = MEAN + STD * lower, MEAN + STD * upper
         subject = make_subject(key, network, lower, upper, torch.tensor(rows, dtype=torch.float64)[:, None])
         low, high = [np.full(3, -1.0), np.full(2, -1.0)], [np.zeros(3), np.zeros(2)]  # folded away: inactive, or
         low[0][2] = high[0][2] = 1.0  # active, as only the third neuron of HAND
@@ -222,6 +239,33 @@ def test_hand_written_bounds() -> None:
     np.testing.assert_allclose(hand.subject.context.bias, [0.5, -0.3, 3.0, 1.2, -0.3], rtol=1e-7)
 
 
+def test_biases_are_those_of_the_layers() -> None:
+    """Not what the first layer makes of pixels that are 0: normalising them is a change of the input."""
+    for pixels in (False, True):
+        found = biases(fully_connected(HAND, pixels=pixels))
+        assert [b.tolist() for b in found] == [[0.5, -0.3, 3.0], [1.2, -0.3]]
+
+
+def test_biases_of_images_norms_and_bare_inputs(rng: np.random.Generator) -> None:
+    """A batch norm after weights counts, what feeds a ReLU without weights does, and two linear layers are one."""
+    net = NetworkBuilder((3, 8, 8))
+    pixels = net.scale(net.shift(0, [[[-0.5]], [[-0.4]], [[-0.3]]]), [[[4.0]], [[5.0]], [[2.0]]])
+    weight, bias = rng.normal(size=(2, 3, 3, 3)), rng.normal(size=2)
+    conv = net.conv(pixels, weight, bias, pads=[(1, 1), (1, 1)])
+    norm = net.batch_norm(conv, [2.0, 3.0], [0.25, -0.5], [0.5, 0.125], [3.0, 15.0], 1.0)
+    flat = net.reshape(net.relu(norm), (128,))
+    inner, outer = rng.normal(size=(4, 128)), rng.normal(size=(3, 4))
+    joined = net.linear(net.linear(flat, inner, [1.0, 2.0, 3.0, 4.0]), outer, [0.5, 0.5, 0.5])
+    lifted = net.relu(net.shift(net.reshape(0, (192,)), -0.75))  # of bare pixels
+    out = net.concat([net.relu(joined), lifted], 0)
+    found = biases(net.build(out))
+    first = np.repeat([2.0 * (bias[0] - 0.5) / 2 + 0.25, 3.0 * (bias[1] - 0.125) / 4 - 0.5], 64)
+    expected = {128: first, 3: outer @ [1.0, 2.0, 3.0, 4.0] + 0.5, 192: np.full(192, -0.75)}
+    assert sorted(len(b) for b in found) == [3, 128, 192]
+    for b in found:
+        np.testing.assert_allclose(b.numpy(), expected[len(b)], rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("key", FORMS)
 def test_upb_is_equation_7(key: str, rng: np.random.Generator) -> None:
     """At any duals: −l̂û / (û − l̂) ⊙ [λ̄]₊ on open neurons."""
@@ -255,9 +299,10 @@ def test_upb_is_equation_7(key: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("key", FORMS)
+@pytest.mark.parametrize("pixels", [False, True], ids=["plain", "normalised"])
 @pytest.mark.parametrize("name", ["sr", "fsb"])
-def test_sensitivity_scores_and_choices(name: str, key: str, rng: np.random.Generator) -> None:
-    hand = Hand.of(HAND, key, [1.0, -1.0])
+def test_sensitivity_scores_and_choices(name: str, pixels: bool, key: str, rng: np.random.Generator) -> None:
+    hand = Hand.of(HAND, key, [1.0, -1.0], pixels=pixels)
     nodes = hand_nodes(hand, rng)
     assert nodes.signs is not None
     batch = bounded(hand.subject, nodes, iterations=3)

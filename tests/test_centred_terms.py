@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from surebound.bounds import centred as module
-from surebound.bounds.centred import U32, Centred
+from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.rounding import U32
 from surebound.network.conv import Conv
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear

@@ -33,6 +33,8 @@ def test_lists_presets(capsys: pytest.CaptureFixture[str]) -> None:
     told = dict(line.split(maxsplit=1) for line in lines)
     assert told["cifar10-2-255-ibp-r"] == "IBP-R, cifar10, eps 2/255, conv-2-255, 800 epochs"
     assert told["cifar10-2-255-colt"] == "COLT, cifar10, eps 2/255, conv-2-255, 4 × 200 epochs"
+    assert told["cifar10-2-255-colt-original"] == "COLT by medians, cifar10, eps 2/255, conv-2-255, 4 × 200 epochs"
+    assert told["cifar10-8-255-colt-day"] == "COLT, cifar10, eps 8/255, conv-8-255, 3 × 10 epochs"
     assert told["cifar10-8-255-ibp-r-mask"] == "IBP-R with a mask, cifar10, eps 8/255, conv-8-255, 800 epochs"
     assert told["mnist-0.1-relu-stability"].startswith("ReLU stability, mnist, eps 0.1, ")
     assert {"cifar10-2-255-ibp-r", "cifar10-8-255-ibp-r-mask", "cifar10-2-255-colt", "mnist-0.1-ibp-r-cpu"} <= {*names}

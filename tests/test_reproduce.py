@@ -103,6 +103,8 @@ def test_scales_are_the_presets() -> None:
         cpu = Place(out=".", scale_name="cpu").config(cell)
         small = read_config(f"{name}-cpu")
         assert cpu == replace(small, seed=cell.seed, data=replace(small.data, first=16000))
+        day = Place(out=".", scale_name="day").config(cell)
+        assert day == replace(read_config(f"{name}-day"), seed=cell.seed)
         assert cpu.network.name == "conv-small" and cpu.schedule.epochs * cpu.schedule.stages in range(9, 21)
 
 

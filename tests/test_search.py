@@ -1,11 +1,15 @@
 """Whole verifications against oracles that share nothing with them: MILPs, LPs over all ReLU patterns, fine grids."""
 
+import errno
+import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from torch import Tensor
 
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.planet_lp import milp_minimum
 from surebound.errors import PropertyError, UsageError
 from surebound.network.graph import Input, Network, Node
@@ -317,8 +322,44 @@ def test_a_queue_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     small = Options(quick_attack=WEAK, search=replace(ALONE, batch=128), memory=1, timeout=60.0)
     assert [v.status for v in both_sides("conv", 1, "sr", small)] == ["unsat", "sat"]
-    assert spilled == [(True, 1), (True, 1)]
-    assert list(tmp_path.iterdir()) == []
+    assert spilled == [(True, 0), (True, 0)]  # the file has no name: nothing is left, however the process ends
+
+
+@pytest.mark.parametrize("room", [0, 3])
+def test_a_full_disk_ends_the_search_with_what_is_known(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `room` nodes, the disk takes half a node and then no more."""
+    written: list[int] = []
+
+    def pwrite(handle: int, data: bytes, place: int, write: Any = os.pwrite) -> int:
+        written.append(len(data))
+        if len(written) <= room:
+            return int(write(handle, data, place))
+        if len(written) == room + 1:
+            return int(write(handle, data[: len(data) // 2], place))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    network, box, row, least = exact("conv", 1)
+    options = Options(quick_attack=WEAK, search=replace(ALONE, batch=128), memory=1, timeout=60.0)
+    verdict = decide(network, region(box, row, 1e-3 - least), branching="sr", options=options)
+    assert (verdict.status, len(written)) == ("unknown", room + 2)
+    assert re.fullmatch(
+        r"the search queue outgrew its memory and cannot be kept in '/.*' \(no space left on device\); "
+        r"expected room there, \$TMPDIR to name a folder with room, or a larger --memory",
+        verdict.reason,
+    )
+    assert verdict.subproblems > 64
+    assert verdict.lower_bound is not None and verdict.lower_bound < 1e-3  # the least value of the row is 1e-3
+
+
+def test_a_node_that_comes_back_changed_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that lost what was written gives back zeros: a node without splits, of the first region."""
+    monkeypatch.setattr(os, "pread", lambda handle, size, place: bytes(size))
+    network, box, row, least = exact("conv", 1)
+    options = Options(quick_attack=WEAK, search=replace(ALONE, batch=128), memory=1, timeout=60.0)
+    verdict = decide(network, region(box, row, 1e-3 - least), branching="sr", options=options)
+    assert verdict.status == "unknown"
+    assert "came back other than it was written" in verdict.reason
 
 
 def test_no_time_is_a_timeout() -> None:
@@ -338,6 +379,26 @@ def test_early_stop_is_asked_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> 
     verdict = decide(network, part, branching="upb", options=replace(options, early_stop=True))
     assert verdict.status == "timeout"
     assert "stopped early" in verdict.reason
+
+
+def test_equal_boxes_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not regions share the object: a property may write out the same box for each of them."""
+    network, box, row, least = exact("conv", 3)
+    bounded: list[float] = []
+
+    def settle(enclosure: Enclosure, check: Callable[[], None], whole: Any = pipeline.settle_layers) -> None:
+        bounded.append(float(enclosure.upper[0].max()))
+        whole(enclosure, check)
+
+    monkeypatch.setattr(pipeline, "settle_layers", settle)
+    lower = np.where(box.lower == 0, -0.0, box.lower)
+    copies = [Box(box.lower.copy(), box.upper.copy()), Box(lower, box.upper.copy()), box]
+    other = Box(box.lower, box.upper + np.eye(len(box.upper))[0] * 2.0**-50)
+    parts = [region(some, row, 1e-3 - least) for some in (*copies, other)]
+    assert decide(network, *parts[:3], branching="upb").status == "unsat"
+    assert len(bounded) == 1
+    assert decide(network, *parts, branching="upb").status == "unsat"
+    assert len(bounded) == 3  # another box is another box, however near
 
 
 def test_a_seed_fixes_the_search() -> None:

@@ -17,6 +17,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from surebound.bounds.audit import Meaning
+from surebound.bounds.enclosure import Enclosure
+
 Activate = Callable[[int, Tensor], Tensor]
 """(layer, λ̄_k or x̂_k: (rows, neurons of the layer)) -> μ̄_k or x_k, the same shape."""
 
@@ -31,12 +34,14 @@ class Rows:
     coefficients: Tensor  # (rows, form.columns)
     constant: Tensor  # (rows,)
     error: Tensor  # (rows,)
+    meaning: Meaning | None = None  # kept while bounds are audited
 
     def __len__(self) -> int:
         return len(self.constant)
 
     def __getitem__(self, index: Tensor | slice) -> "Rows":
-        return Rows(self.coefficients[index], self.constant[index], self.error[index])
+        meaning = None if self.meaning is None else self.meaning[index]
+        return Rows(self.coefficients[index], self.constant[index], self.error[index], meaning)
 
     def both_signs(self) -> "Rows":
         """The rows, then their negatives: lower bounds of these are lower and minus upper bounds."""
@@ -44,6 +49,7 @@ class Rows:
             torch.cat([self.coefficients, -self.coefficients]),
             torch.cat([self.constant, -self.constant]),
             torch.cat([self.error, self.error]),
+            None if self.meaning is None else self.meaning.both_signs(),
         )
 
     def to(self, dtype: torch.dtype) -> "Rows":
@@ -81,6 +87,11 @@ def consecutive(widths: Iterable[int]) -> tuple[slice, ...]:
 
 class Form(Protocol):
     """A network over one box, as affine maps between its relaxed neurons."""
+
+    @property
+    def enclosure(self) -> Enclosure:
+        """Intervals of all nodes over the box."""
+        ...
 
     @property
     def layers(self) -> tuple[slice, ...]:

@@ -24,7 +24,7 @@ class Context:
 
     layers: tuple[slice, ...]  # where each layer's neurons sit among all
     relaxation: Relaxation  # float32, CROWN slopes
-    bias: Tensor  # (neurons,) the constant that feeds each relaxed neuron in the original network
+    bias: Tensor  # (neurons,) b of `surebound.branching.bias`, of each relaxed neuron
     bound: Bound
     evaluate: Evaluate
 

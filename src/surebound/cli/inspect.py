@@ -84,7 +84,7 @@ def _counts(names: "Counter[str]") -> str:
 
 
 def _print_problem(path: str, network: "Network", problem: "Property") -> None:
-    boxes = list({id(r.box): r.box for r in problem.regions}.values())
+    boxes = list({r.box.key: r.box for r in problem.regions}.values())
     rows = sum(len(r.constant) for r in problem.regions)
     print()
     _line("property", path)

@@ -1,4 +1,4 @@
-"""`surebound reproduce table1|branching --scale smoke|cpu|paper --out DIR [--resume]`: the paper's experiments."""
+"""`surebound reproduce table1|branching --scale smoke|cpu|day|paper --out DIR [--resume]`: the paper's experiments."""
 
 import shlex
 import sys
@@ -43,6 +43,7 @@ def _configure(parser: ArgumentParser) -> None:
         choices=tuple(SCALES),
         required=True,
         help="smoke: a minute, only to see it run; cpu: hours on two cores, a smaller network and schedule; "
+        "day: the paper's networks in a twentieth of its epochs, days on two cores; "
         "paper: everything as published, for a GPU and weeks",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="the folder for trainings, results and tables")

@@ -104,9 +104,10 @@ def _list(names: list[str]) -> None:
         config = read_config(name)
         title = _TITLES.get(config.method, config.method.upper())
         stages = f"{config.schedule.stages} × " if config.schedule.stages > 1 else ""
-        masked = " with a mask" if getattr(config.loss, "mask", False) else ""
+        detail = " with a mask" if getattr(config.loss, "mask", False) else ""
+        detail += " by medians" if getattr(config.loss, "estimator", "") == "median" else ""
         print(
-            f"{name:<{width}}  {title}{masked}, {config.data.name}, eps {eps_text(config.eps)}, {config.network.name}, "
+            f"{name:<{width}}  {title}{detail}, {config.data.name}, eps {eps_text(config.eps)}, {config.network.name}, "
             f"{stages}{config.schedule.epochs} epochs"
         )
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.form import Rows
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, tighten_layers
@@ -239,7 +238,9 @@ class _BoxSearch:
         relaxation = relax(form.lower.reshape(shape), form.upper.reshape(shape))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
         for r in range(self.coefficients.shape[1]):
-            rows = Rows(self.coefficients[region, r], self.constants[region, r], torch.zeros_like(bound))
+            coefficients = self.coefficients[region, r]
+            on_output, on_input = coefficients[:, : self.network.outputs], coefficients[:, self.network.outputs :]
+            rows = form.rows(on_output, on_input, self.constants[region, r])
             rows = replace(rows, error=form.start_error(rows))
             result = evaluate(form, rows, slopes, duals, keep=False)
             better = result.bound >= bound

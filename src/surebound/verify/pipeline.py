@@ -14,11 +14,12 @@ from torch import Tensor
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
-from surebound.bounds.enclosure import HUGE, Enclosure
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, settle_layers
+from surebound.bounds.rounding import HUGE
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
 from surebound.memory import is_out_of_memory
@@ -287,9 +288,10 @@ def _those(regions: Sequence[Region], which: Tensor) -> list[Region]:
 
 
 def _by_box(regions: Sequence[Region]) -> list[list[Region]]:
-    groups: dict[int, list[Region]] = {}
+    """The regions over each box, which is then bounded once, whether or not they share the object."""
+    groups: dict[tuple[bytes, bytes], list[Region]] = {}
     for region in regions:
-        groups.setdefault(id(region.box), []).append(region)
+        groups.setdefault(region.box.key, []).append(region)
     return list(groups.values())
 
 

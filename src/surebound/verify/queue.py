@@ -6,13 +6,15 @@ in a temporary file.
 """
 
 import heapq
+import os
 import tempfile
+import zlib
+from array import array
 from dataclasses import dataclass
-from pathlib import Path
+from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Duals, Nodes
@@ -35,6 +37,39 @@ class Batch:
         return len(self.nodes)
 
 
+@final
+class _Spill:
+    """Records of one size in a file without a name, which the system frees however this process ends.
+
+    It is written by calls that say so when the disk is full; a file that is mapped into memory ends the process then.
+    What is read is compared with a checksum: a node that came back changed could leave part of the box unproved.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._sums = array("I")  # of the record in each slot
+        self._file = tempfile.TemporaryFile(prefix="surebound-queue-", buffering=0)  # noqa: SIM115
+
+    def write(self, slot: int, record: bytes) -> None:
+        """Write a slot that was used before, or the one after the last."""
+        if slot == len(self._sums):
+            self._sums.append(0)
+        self._sums[slot] = zlib.crc32(record)
+        left, place = memoryview(record), slot * self._size
+        while left:  # a disk that is almost full takes part of it
+            done = os.pwrite(self._file.fileno(), left, place)
+            left, place = left[done:], place + done
+
+    def read(self, slot: int) -> bytes:
+        record = os.pread(self._file.fileno(), self._size, slot * self._size)
+        if len(record) != self._size or zlib.crc32(record) != self._sums[slot]:
+            raise OSError("a subproblem came back other than it was written")
+        return record
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class Queue:
     """A priority queue of nodes over `neurons` relaxed neurons and regions of up to `rows` rows."""
 
@@ -54,8 +89,7 @@ class Queue:
         self._rows = rows
         self._in_memory = max(64, budget // max(self._record.itemsize, 1))
         self._memory = np.empty(min(1024, self._in_memory), self._record)
-        self._disk: NDArray[np.void] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._disk: _Spill | None = None
         self._heap: list[tuple[float, int]] = []
         self._unused: list[int] = []
         self._top = 0
@@ -84,10 +118,11 @@ class Queue:
         records["region"] = batch.nodes.region.numpy()
         records["depth"] = batch.depth.numpy()
         records["split"] = batch.split.numpy()
-        for record, bound in zip(records, batch.bound.tolist(), strict=True):
-            slot = self._slot()
+        slots = [self._slot() for _ in range(len(batch))]
+        for bound, slot in zip(batch.bound.tolist(), slots, strict=True):
+            heapq.heappush(self._heap, (bound, slot))  # all of them first: `lowest` holds also if the disk is full
+        for slot, record in zip(slots, records, strict=True):
             self._write(slot, record)
-            heapq.heappush(self._heap, (bound, slot))
 
     def pop(self, count: int) -> Batch:
         """Take the `count` nodes with the lowest bounds, or all if there are fewer."""
@@ -112,11 +147,10 @@ class Queue:
         )
 
     def close(self) -> None:
-        """Remove the temporary file, if there is one."""
-        self._disk = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        """Free the temporary file, if there is one."""
+        if self._disk is not None:
+            self._disk.close()
+            self._disk = None
 
     def _slot(self) -> int:
         if self._unused:
@@ -128,11 +162,15 @@ class Queue:
         if slot < self._in_memory:
             return self._memory[slot]  # type: ignore[no-any-return]
         assert self._disk is not None
-        return self._disk[slot - self._in_memory]  # type: ignore[no-any-return]
+        try:
+            stored = self._disk.read(slot - self._in_memory)
+        except OSError as error:
+            raise ResourceError(f"{_OUTGREW} cannot be read back from '{_place()}' ({_reason(error)})") from error
+        return np.frombuffer(stored, self._record)[0]  # type: ignore[no-any-return]
 
     def _write(self, slot: int, record: np.void) -> None:
         if slot >= self._in_memory:
-            self._reserve_disk(slot - self._in_memory + 1)[slot - self._in_memory] = record
+            self._write_to_disk(slot - self._in_memory, record)
             return
         if slot >= len(self._memory):
             grown = np.empty(min(2 * len(self._memory), self._in_memory), self._record)
@@ -140,19 +178,27 @@ class Queue:
             self._memory = grown
         self._memory[slot] = record
 
-    def _reserve_disk(self, records: int) -> NDArray[np.void]:
-        if self._disk is not None and records <= len(self._disk):
-            return self._disk
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="surebound-queue-")
-        capacity = max(1024, 2 * records)
-        path = Path(self._folder.name) / "nodes"
+    def _write_to_disk(self, slot: int, record: np.void) -> None:
         try:
-            with path.open("r+b" if self._disk is not None else "w+b") as file:
-                file.truncate(capacity * self._record.itemsize)
-            self._disk = np.memmap(path, self._record, "r+", shape=(capacity,))
+            if self._disk is None:
+                self._disk = _Spill(self._record.itemsize)
+            self._disk.write(slot, record.tobytes())
         except OSError as error:
             raise ResourceError(
-                f"the search queue does not fit in memory and cannot be kept on disk: {error}"
+                f"{_OUTGREW} cannot be kept in '{_place()}' ({_reason(error)}); "
+                "expected room there, $TMPDIR to name a folder with room, or a larger --memory"
             ) from error
-        return self._disk
+
+
+_OUTGREW = "the search queue outgrew its memory and"
+
+
+def _place() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "a temporary folder"
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -13,6 +13,7 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.kernel import Kernel
 from surebound.bounds.relaxation import Relaxation, relax
+from surebound.branching.bias import biases
 from surebound.branching.rule import Context
 from surebound.network.graph import Network
 from surebound.problem import Region
@@ -67,16 +68,8 @@ class Subject:
         return len(self.specification.starts) - 1
 
     def _biases(self) -> Tensor:
-        """The constant that feeds each relaxed neuron: its pre-activation when the input and all ReLUs are zero."""
-        parts: list[Tensor] = []
-        indices = self.form.indices
-
-        def record(k: int, xhat: Tensor) -> Tensor:
-            if k < len(indices):
-                parts.append(xhat.flatten()[indices[k]])
-            return torch.zeros_like(xhat)
-
-        self.network.trace(torch.zeros(1, *self.network.input_shape, dtype=torch.float64), record)
+        """The bias that feeds each relaxed neuron."""
+        parts = [b[index] for b, index in zip(biases(self.network), self.form.indices, strict=False)]
         return torch.cat(parts).float() if parts else torch.zeros(0)
 
     def only(self, regions: Tensor) -> "Subject":
@@ -130,6 +123,7 @@ class Subject:
             (weights @ rows.coefficients[a:b])[None],
             (weights @ rows.constant[a:b])[None],
             (weights @ self.specification.row_error[a:b])[None],
+            None if rows.meaning is None else rows.meaning.mixed([a], [weights]),
         )
         alpha = self.relaxation.lower_slope if alpha is None else alpha
         nodes = Nodes(torch.tensor([region]), signs[None])

@@ -27,11 +27,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def add_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of float64 matrices, and sums along an axis, are added up one by one until the test ends."""
+    """Products of matrices, and sums of float64 along an axis, are added up one by one until the test ends."""
     matmul, total, mm = torch.Tensor.__matmul__, torch.Tensor.sum, torch.mm
 
     def multiplied(a: Tensor, b: Tensor) -> Tensor:
-        simple = a.dtype == b.dtype == torch.float64 and b.ndim <= 2 and a.layout == b.layout == torch.strided
+        simple = a.is_floating_point() and b.ndim <= 2 and a.layout == b.layout == torch.strided
         return product(a, b) if simple else matmul(a, b)
 
     def added(self: Tensor, mat1: Tensor, mat2: Tensor) -> Tensor:
@@ -50,9 +50,9 @@ def add_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "mm", lambda a, b: multiplied(a, b) if a.layout == torch.strided else mm(a, b))
 
 
-def losing(count: int, large: float = 1.0) -> Tensor:
-    """A number and `count` others of u times that: added up one by one they are the first. # (count + 1,)"""
-    return large * torch.cat([torch.ones(1), torch.full((count,), U)]).double()
+def losing(count: int, unit: float = U) -> Tensor:
+    """1 and `count` times u: added up one by one they are 1. # (count + 1,)"""
+    return torch.cat([torch.ones(1), torch.full((count,), unit)]).double()
 
 
 def losing_network(count: int) -> Network:

@@ -23,7 +23,8 @@ from surebound.bounds.root import LayerBounding, fold_network
 from surebound.load.vnnlib import to_property
 from surebound.load.vnnlib1 import parse
 from surebound.network.build import Builder
-from surebound.network.graph import Network
+from surebound.network.graph import Input, Network, Node
+from surebound.network.linear import Linear
 from surebound.problem import Box, Region
 from surebound.verify.subject import Subject, specify
 
@@ -163,10 +164,10 @@ def over_fixed_inputs() -> Case:
 
 
 def in_intercepts() -> Case:
-    """−relu(x₀) − u relu(x₁) − … over [−1, 1]: half of each is the intercept of its upper line ½ x + ½."""
-    build = Builder((N + 1,))
-    network = build.build(build.relu(0))
-    return Case(network, [-1.0] * (N + 1), [1.0] * (N + 1), -losing(N), [1.0] * (N + 1))
+    """−relu(x) − ½u relu(x) − … over [−1, 1]: half of each is the intercept of its upper line ½ x + ½."""
+    build = Builder((1,))
+    network = build.build(build.relu(fanned(build, 0)))
+    return Case(network, [-1.0], [1.0], -losing(N, U / 2), [1.0])
 
 
 def between_neurons() -> Case:
@@ -175,7 +176,7 @@ def between_neurons() -> Case:
     Their coefficients on x and their constants are added up from 1,024 neurons, each.
     """
     build = Builder((1,))
-    network = build.build(build.relu(build.shift(fanned(build, 0), -0.875)))
+    network = build.build(build.relu(fanned(build, build.shift(0, [-0.875]))))
     return Case(network, [-1.0], [1.0], losing(N), [-1.0])
 
 
@@ -312,19 +313,18 @@ def test_an_operation_reads_inputs_of_many_readers(key: str) -> None:
 
 @pytest.mark.parametrize("key", FORMS)
 def test_errors_do_not_cancel(key: str) -> None:
-    """Two outputs, each as in `through_copies`, with coefficients of either sign."""
+    """−x − u x − … − u x + x: the coefficients on copies of x have either sign, and so would their errors."""
     build = Builder((1,))
-    first = build.linear(build.linear(0, ones(N + 1, 1)), losing(N)[None])
-    second = build.linear(0, [[1.0]])
-    network = build.build(build.concat([first, second], 0))
-    case = Case(network, [1.0], [1.5], torch.tensor([-1.0, 1.0], dtype=torch.float64), [1.5])
+    weight = torch.cat([-losing(N - 1), ones(1)])
+    network = build.build(gathered(build, build.scale(build.linear(0, ones(N + 1, 1)), weight)))
+    case = Case(network, [1.0], [1.5], ones(1), [1.5])
     assert Fraction(claimed(key, case)) <= case.value()
 
 
 def test_coefficients_of_later_layers_are_added_to() -> None:
     """A row's own coefficient on x is 1, and 1,024 neurons, each of which reads x, add u to it."""
     build = Builder((1,))
-    network = build.build(build.relu(build.shift(fanned(build, 0), -0.875)))
+    network = build.build(build.relu(fanned(build, build.shift(0, [-0.875]))))
     case = Case(network, [-1.0], [1.0], torch.full((N + 1,), U, dtype=torch.float64), [-1.0], d=ones(1))
     before = exact_values(case.network, case.x)[case.network.before(0)]
     value = sum(Fraction(c) * x for c, x in zip(case.c.tolist(), before, strict=True)) - 1
@@ -344,14 +344,15 @@ def test_coefficients_of_later_layers_are_added_to() -> None:
 
 
 def test_a_neuron_barely_ambiguous_is_not_active() -> None:
-    """y = relu(x) over [−1e-10, 1] is 0 at the lower end, where x itself is less."""
+    """y = relu(x) is 0 at x = −1e-10, whether or not x may be positive: ± (x − y) is ∓1e-10 there."""
     network = (build := Builder((1,))).build(build.relu(0))
-    for sign, x in ((1.0, -1e-10), (-1.0, 1.0)):
-        case = Case(network, [-1e-10], [1.0], sign * ones(1), [x], d=-sign * ones(1))
-        assert Fraction(claimed("folded", case)) <= case.value()
-    form = make_form("folded", network, [-1e-10], [1.0])
-    assert form.neurons == 1
-    assert not form.blocks[0].active.any()
+    for high in (0.0, 1.0):
+        for sign in (1.0, -1.0):
+            case = Case(network, [-1e-10], [high], -sign * ones(1), [-1e-10], d=sign * ones(1))
+            assert Fraction(claimed("folded", case)) <= case.value()
+        form = make_form("folded", network, [-1e-10], [high])
+        assert form.neurons == int(high)
+        assert not form.blocks[0].active.any()
 
 
 def test_both_signs_carry_their_error() -> None:
@@ -376,6 +377,15 @@ def test_folded_layers_contain_their_values() -> None:
 
 
 @pytest.mark.parametrize("key", FORMS)
+def test_an_underflow_in_a_pass_is_paid_for(key: str) -> None:
+    """1e-200 (1e-200 x) for x down to −1e90 is as low as −1e-310, but its coefficient on x is 0 in float64."""
+    build = Builder((1,))
+    network = build.build(build.linear(0, [[1e-200]]))
+    case = Case(network, [-1e90], [1e90], 1e-200 * ones(1), [-1e90])
+    assert Fraction(claimed(key, case)) <= case.value() < 0
+
+
+@pytest.mark.parametrize("key", FORMS)
 @pytest.mark.parametrize("seed", range(8))
 def test_an_underflow_in_folding_is_paid_for(seed: int, key: str) -> None:
     """y = −1e114 relu(1e-320 x) for x up to 1e38, by weights that float32 holds: the folded row has few bits left."""
@@ -388,3 +398,14 @@ def test_an_underflow_in_folding_is_paid_for(seed: int, key: str) -> None:
         node = build.linear(node, [[float(np.float32(1e38))]])
     case = Case(build.build(build.negate(node)), [-1e38], [1e38], ones(1), [1e38])
     assert Fraction(claimed(key, case)) <= case.value()
+
+
+@pytest.mark.parametrize("key", FORMS)
+@pytest.mark.parametrize("weight", [np.nan, np.inf, 1e60])
+def test_what_is_not_finite_bounds_nothing(weight: float, key: str) -> None:
+    """y = 1e-100 w² x, with a weight that is no number or numbers beyond 1e100 on the way."""
+    nodes = [Node(Input((1,)), (), "x")]
+    for factor in (1.0, weight, weight, 1e-100):
+        nodes.append(Node(Linear(torch.full((1, 1), factor, dtype=torch.float64)), (len(nodes) - 1,), "product"))
+    case = Case(Network(tuple(nodes), 4), [-1.0], [1.0], ones(1), [1.0])
+    assert claimed(key, case) == -np.inf

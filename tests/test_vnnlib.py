@@ -402,6 +402,18 @@ def test_version_2_errors(text: str, message: str) -> None:
         read_2(text)
 
 
+def test_version_2_keeps_all_digits() -> None:
+    """With an exponent, too, which its package does not read."""
+    number = "-1.23456789012345678901234567890e-5"
+    (first,) = read(DECLARED + UNIT_BOX + f"(assert (<= (+ X_0 Y_0) {number}))(assert (<= X_1 {number}))").regions
+    (second,) = read_2(
+        NETWORK + UNIT_BOX_2 + f"(assert (<= (+ X[0,0] Y[0]) {number}))(assert (<= X[0,1] {number}))"
+    ).regions
+    assert first.box.upper.tolist() == second.box.upper.tolist() == [1.0, float(number)]
+    assert Fraction(number) <= Fraction(float(number))
+    assert first.constant.tolist() == second.constant.tolist() == [-float(number)]
+
+
 def test_several_networks_are_refused() -> None:
     pytest.importorskip("vnnlib")
     second = NETWORK[22:].replace("N\n", "M\n").replace("X", "V").replace("Y", "W")

@@ -419,7 +419,7 @@ def children_gain(subject: Subject, batch: Bounding, i: int, neuron: int) -> flo
         assert batch.nodes.signs is not None
         signs = batch.nodes.signs[one].clone()
         signs[0, neuron] = sign
-        child = subject.bound(Nodes(batch.nodes.region[one], signs), batch.duals[one], Ascent(iterations=3))
+        child = subject.bound(Splits(batch.nodes.region[one], signs), batch.duals[one], Ascent(iterations=3))
         bound, before = min(float(child.bound), 0.0), float(batch.bound[i])
         product *= min(max((bound - before) / -before, 0.0), 1.0) + 1e-3
     return product

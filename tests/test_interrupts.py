@@ -140,6 +140,17 @@ def test_during_imports(number: int, module: str, arguments: list[str], folder: 
         assert out == ("" if arguments[0] != "demo" else f"$ surebound train --preset {TRAIN[2]} --out out --resume\n")
 
 
+def test_the_time_is_up_during_an_import(folder: Path, tmp_path: Path) -> None:
+    """The process ends by itself, although nothing in it looks at the clock."""
+    command = [sys.executable, "-m", "surebound", "verify", str(folder / "hard.onnx"), str(folder / "hard.vnnlib")]
+    command += ["--timeout", "2", "--json", "report.json", "--quiet"]
+    assert ended(_stalled(command, tmp_path, folder, at="torch", inside="verify")) == (0, "timeout\n", "")
+    record = json.loads((tmp_path / "report.json").read_text())
+    assert (record["verdict"], record["reason"]) == ("timeout", "the time ran out")
+    assert record["seconds"] >= 2
+    assert 0 < sum(record["seconds_by_phase"].values()) <= record["seconds"]
+
+
 def _stalled(command: list[str], cwd: Path, folder: Path, *, at: str, inside: str) -> subprocess.Popen[str]:
     """A process that is, or whose workers are, in the middle of an import."""
     stalled = cwd / "stalled"

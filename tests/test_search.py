@@ -28,6 +28,7 @@ from surebound.network.graph import Input, Network, Node
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Robustness, Verdict
 from surebound.verify import pipeline
+from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.early_stop import Pace
 from surebound.verify.pipeline import Options, verify
 from surebound.verify.queue import Queue
@@ -368,6 +369,30 @@ def test_no_time_is_a_timeout() -> None:
         verdict = decide(network, region(box, row, 1e-3 - least), branching=branching, options=options)
         assert verdict.status == "timeout"
         assert "time" in verdict.reason
+
+
+@pytest.mark.parametrize("branching", ["auto", "upb", "input"])
+def test_wherever_the_time_runs_out_the_verdict_is_timeout(branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every look at the clock, one after the other, until there are enough for a proof."""
+    network, box, row, least = exact("conv", 7)
+    margin = 0.03 if branching == "input" else 1e-3  # the row's least value
+    part = region(box, row, margin - least)
+    looks = 0
+
+    def check(self: Clock) -> None:
+        nonlocal looks
+        looks += 1
+        if looks > allowed:
+            raise OutOfTime
+
+    monkeypatch.setattr(Clock, "check", check)
+    found, allowed = [], 0
+    while not found or found[-1] == "timeout":
+        looks, allowed = 0, allowed + max(1, allowed // 8)
+        verdict = decide(network, part, branching=branching)
+        assert verdict.lower_bound is None or verdict.lower_bound <= margin + 1e-9
+        found.append(verdict.status)
+    assert found[-1] == "unsat" and len(found) > 20
 
 
 def test_early_stop_is_asked_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

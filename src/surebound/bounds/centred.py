@@ -39,6 +39,7 @@ from surebound.bounds.audit import auditor, fixed_lines
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.relaxation import upper_intercept
 from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
+from surebound.bounds.timed import Check
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import Shift, size
 from surebound.network.op import Affine, absolute
@@ -67,10 +68,13 @@ class _Layer:
 
 
 class Centred:
-    """Float32 passes over one box. Grows with the enclosure whose intervals it uses: see `extend`."""
+    """Float32 passes over one box. Grows with the enclosure whose intervals it uses: see `extend`.
 
-    def __init__(self, enclosure: Enclosure) -> None:
-        self._enclosure = enclosure
+    `check` is called before each operation of a pass; it raises when the time is up.
+    """
+
+    def __init__(self, enclosure: Enclosure, check: Check = lambda: None) -> None:
+        self._enclosure, self._check = enclosure, check
         self._network = _without_biases(enclosure.network).to(torch.float32)
         self._centres: list[Tensor] = [(enclosure.lower[0] + enclosure.upper[0]) / 2]
         self._costs: dict[int, Tensor] = {}
@@ -135,6 +139,7 @@ class Centred:
             return pulled
 
         def visit(i: int, _: Affine, c: Patch) -> None:
+            self._check()
             cost.add_(c.abs().dot(self._costs[i]))
 
         start = {node: Patch.units(index, self._network.nodes[node].shape, torch.tensor(sign))}

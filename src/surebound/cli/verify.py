@@ -28,7 +28,7 @@ from surebound.memory import keep_memory
 from surebound.problem import Counterexample, Status, Verdict
 from surebound.verify.clock import Clock
 
-_GRACE = 1.0  # seconds after the timeout in which the verification ends by itself
+_GRACE = 0.25  # seconds after the timeout in which the verification ends by itself
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -121,7 +121,7 @@ class _Work:
 
     def __init__(self, args: Namespace) -> None:
         self.progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
-        self.clock = Clock(args.timeout, self.progress)
+        self.clock = Clock(args.timeout, self.progress, start=args.began)
         self.doing = "starting"
         self._args = args
 

@@ -14,9 +14,12 @@ class OutOfTime(Exception):
 class Clock:
     """Counts seconds by phase and knows when to stop."""
 
-    def __init__(self, timeout: float | None, on_progress: OnProgress | None = None) -> None:
+    def __init__(
+        self, timeout: float | None, on_progress: OnProgress | None = None, *, start: float | None = None
+    ) -> None:
+        """`start` is when the time began (`time.monotonic()`), if that was before now."""
         self._on_progress = on_progress
-        self.start = time.monotonic()
+        self.start = time.monotonic() if start is None else start
         self.deadline = float("inf") if timeout is None else self.start + timeout
         self._phases: dict[str, float] = {}
         self._open: list[str] = []  # the phases under way, outermost first

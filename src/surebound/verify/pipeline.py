@@ -21,7 +21,7 @@ from surebound.attacks.pgd import PGD
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.root import fold_network, settle_layers
+from surebound.bounds.root import PASS_PRODUCTS, fold_network, products, settle_layers
 from surebound.bounds.rounding import HUGE
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
@@ -208,7 +208,7 @@ class _Verification:
         """The subject over tighter layers."""
         enclosure, seconds = self._enclosure(regions[0].box), self.strategy.refine_share * self.clock.remaining
         form = refine(enclosure, subject.form.enclosure, refinement, self.clock, seconds)
-        return Subject(self.network, form, specify(form, regions))
+        return Subject(self.network, form, specify(form, regions), self.clock.check)
 
     def _prefers_inputs(self, subject: Subject, box: Box) -> bool:
         """Few inputs and many ambiguous neurons: bisecting the box tightens all of them at once."""
@@ -227,7 +227,7 @@ class _Verification:
         first = self._enclosure(box)
         settle_layers(first, self.clock.check)
         form: Form = GraphForm.at(first, self.network.output)
-        subject = Subject(self.network, form, specify(form, regions))
+        subject = Subject(self.network, form, specify(form, regions), self.clock.check)
         open_ = self._open(subject)
         regions = _those(regions, open_)
         if regions:
@@ -236,7 +236,7 @@ class _Verification:
             folded = fold_network(second, self.strategy.layers, self.clock.check, known=first, limit=limit)
             if folded is not None:
                 form = cheapest(folded, second)
-                return Subject(self.network, form, specify(form, regions)), regions
+                return Subject(self.network, form, specify(form, regions), self.clock.check), regions
         return subject.only(open_), regions
 
     def _open(self, subject: Subject) -> Tensor:
@@ -271,10 +271,11 @@ class _Verification:
         """Looks at points for counterexamples, and attacks from new ones for a share of the time that passes."""
         begin, attacks = self.clock.elapsed + self.strategy.later_attacks_after, Budget(self.strategy.later_attacks)
         objective = Objective(self.fast_network, regions, thin="nearest")
+        together = max(1, PASS_PRODUCTS // (len(regions) * max(products(self.network, self.network.output), 1)))
 
         def try_points(points: Tensor) -> Counterexample | None:
             x = objective.clip(points.float()[None].expand(len(regions), -1, -1))
-            value = objective.value(x)
+            value = torch.cat([self._values(objective, part) for part in x.split(together, dim=1)], dim=1)
             for g, i in torch.nonzero(value <= 0).tolist()[:16]:
                 found = self.confirm(x[g, i].double().numpy(), [regions[g]])
                 if found is not None:
@@ -285,6 +286,10 @@ class _Verification:
                 return self._attack(self.options.search_attack, regions)
 
         return try_points
+
+    def _values(self, objective: Objective, x: Tensor) -> Tensor:
+        self.clock.check()
+        return objective.value(x)
 
 
 def _those(regions: Sequence[Region], which: Tensor) -> list[Region]:

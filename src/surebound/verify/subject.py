@@ -12,6 +12,7 @@ from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Specific
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.kernel import Kernel
 from surebound.bounds.relaxation import Relaxation, relax
+from surebound.bounds.timed import Check, timed
 from surebound.branching.bias import biases
 from surebound.branching.rule import Context
 from surebound.network.graph import Network
@@ -25,14 +26,15 @@ class Subject:
     network: Network  # float64
     form: Form  # float64
     specification: Specification  # float64
+    check: Check = lambda: None  # raises when the time is up
 
     @cached_property
     def fast_form(self) -> Form:
-        return self.form.to(torch.float32)
+        return timed(self.form.to(torch.float32), self.check)
 
     @cached_property
     def _sound_form(self) -> Form:
-        return self.form.compressed()
+        return timed(self.form.compressed(), self.check)
 
     @cached_property
     def kernel(self) -> Kernel | None:

@@ -15,7 +15,8 @@ from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import relax
-from surebound.bounds.root import LayerBounding, tighten_layers
+from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, products, tighten_layers
+from surebound.bounds.timed import timed
 from surebound.network.graph import Network
 from surebound.problem import Region
 from surebound.verify.clock import Clock
@@ -35,7 +36,8 @@ class InputSpace:
         neurons = sum(network.width(k) for k in range(len(network.layers)))
         self.remembered = neurons if neurons <= strategy.remembered else 0
         widest = max([network.width(k) for k in range(len(network.layers))], default=1)
-        self.batch = max(8, strategy.box_elements // (2 * widest**2))
+        in_time = PASS_PRODUCTS // (8 * max(products(network, network.output), 1))
+        self.batch = max(1, min(max(8, strategy.box_elements // (2 * widest**2)), in_time))
         self.steepest = torch.zeros(network.inputs, dtype=torch.float64)  # largest slope seen for each input
 
     def roots(self) -> Nodes:
@@ -107,7 +109,7 @@ class InputSpace:
         for r in range(constant.shape[1]):
             rows = form.rows(on_output[:, r], on_input[:, r], constant[:, r])
             rows = replace(rows, error=form.start_error(rows))
-            result = evaluate(form, rows, slopes, duals, keep=False)
+            result = evaluate(timed(form, self.clock.check), rows, slopes, duals, keep=False)
             better = result.bound >= bound
             bound = torch.where(better, result.bound, bound)
             slope = torch.where(better[:, None], result.pulled.at_input, slope)

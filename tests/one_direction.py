@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from surebound.bounds.audit import auditing
-from surebound.bounds.beta_crown import Duals, Nodes
+from surebound.bounds.beta_crown import Duals, Splits
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, settle_layers
@@ -249,13 +249,13 @@ def attempt(case: Case, seed: int) -> int:
     return audit.claims
 
 
-def _drawn_nodes(subject: Subject, generator: torch.Generator) -> tuple[Nodes, Duals]:
+def _drawn_nodes(subject: Subject, generator: torch.Generator) -> tuple[Splits, Duals]:
     """A node without splits, then some with any splits and multipliers."""
     shape = (1 + NODES, subject.form.neurons)
     signs = torch.randint(-1, 2, shape, generator=generator).to(torch.int8) * subject.relaxation.ambiguous
     signs[0] = 0
     beta = torch.rand(shape, generator=generator) * 10 ** torch.randint(-6, 7, shape, generator=generator)
-    return Nodes(torch.zeros(len(signs), dtype=torch.int64), signs), Duals(
+    return Splits(torch.zeros(len(signs), dtype=torch.int64), signs), Duals(
         torch.rand(shape, generator=generator), beta, None
     )
 

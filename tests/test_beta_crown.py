@@ -15,9 +15,9 @@ from surebound.bounds.beta_crown import (
     Bounded,
     Duals,
     Evaluated,
-    Nodes,
     Slopes,
     Specification,
+    Splits,
     _gradient,
     ascend,
     evaluate,
@@ -141,7 +141,7 @@ def climb(
     relaxation = relax(form.lower, form.upper)
     alpha = relaxation.lower_slope.repeat(len(region), 1)
     duals = Duals(alpha, torch.zeros_like(alpha), specification.initial_mix(region))
-    return ascend(form, specification, relaxation, Nodes(region, signs), duals, config, stop_above=stop_above)
+    return ascend(form, specification, relaxation, Splits(region, signs), duals, config, stop_above=stop_above)
 
 
 @pytest.mark.parametrize("key", FORMS)

@@ -10,7 +10,7 @@ from networks import Builder, pre_activations, random_box, random_conv, random_f
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Duals, Nodes, Specification
+from surebound.bounds.beta_crown import Ascent, Duals, Specification, Splits
 from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
@@ -71,7 +71,7 @@ def make_subject(key: str, network: Network, lower: Tensor, upper: Tensor, rows:
     return Subject(network, form, specification)
 
 
-def bounded(subject: Subject, nodes: Nodes, duals: Duals | None = None, iterations: int = 0) -> Bounding:
+def bounded(subject: Subject, nodes: Splits, duals: Duals | None = None, iterations: int = 0) -> Bounding:
     if duals is None:
         alpha = subject.fast_relaxation.lower_slope.repeat(len(nodes), 1)
         duals = Duals(alpha, torch.zeros_like(alpha), None)
@@ -211,13 +211,13 @@ class Hand:
         return [places[c] for c in choice.tolist()]
 
 
-def hand_nodes(hand: Hand, rng: np.random.Generator, count: int = 24) -> Nodes:
+def hand_nodes(hand: Hand, rng: np.random.Generator, count: int = 24) -> Splits:
     """Random splits of open neurons that leave some open; regions in turn. The first node of each has no splits."""
     regions, neurons = hand.subject.regions, hand.subject.form.neurons
     signs = torch.from_numpy(rng.choice([-1, 0, 0, 1], size=(count, neurons))).to(torch.int8)
-    signs = signs * open_neurons(hand.subject.context, Nodes(torch.zeros(1, dtype=torch.int64), None)).to(torch.int8)
+    signs = signs * open_neurons(hand.subject.context, Splits(torch.zeros(1, dtype=torch.int64), None)).to(torch.int8)
     signs[:regions] = 0
-    nodes = Nodes(torch.arange(count) % regions, signs)
+    nodes = Splits(torch.arange(count) % regions, signs)
     return nodes[open_neurons(hand.subject.context, nodes).any(1)]
 
 
@@ -327,7 +327,7 @@ def test_weak_scores_fall_back(key: str, rng: np.random.Generator) -> None:
     """The same rows 2²⁰ times smaller: SR takes the deepest intercept; UPB takes FSB's choice, which is scale-free."""
     hand = Hand.of(HAND, key, [1.0, -1.0, 2.0**-20, -(2.0**-20)])
     few = hand_nodes(hand, rng)
-    large, small = (Nodes(few.region % 2 + shift, few.signs) for shift in (0, 2))
+    large, small = (Splits(few.region % 2 + shift, few.signs) for shift in (0, 2))
     sr, fsb, upb = (RULES[name](hand.subject.context) for name in ("sr", "fsb", "upb"))
     filtered = fsb.choose(bounded(hand.subject, large))
     weak = bounded(hand.subject, small)
@@ -354,7 +354,7 @@ def test_without_any_score(key: str) -> None:
         ([[-1, 1, 0], [0, 0]], (1, 0), (1, 0)),
     ]
     picked = [hand.pick([np.array(part) for part in splits]) for splits, _, _ in cases]
-    nodes = Nodes(torch.zeros(len(cases), dtype=torch.int64), torch.from_numpy(np.stack(picked)).to(torch.int8))
+    nodes = Splits(torch.zeros(len(cases), dtype=torch.int64), torch.from_numpy(np.stack(picked)).to(torch.int8))
     batch = bounded(hand.subject, nodes)
     rules = {name: RULES[name](hand.subject.context) for name in RULES}
     assert not any(rule.scores(batch).any() for rule in rules.values())
@@ -363,19 +363,19 @@ def test_without_any_score(key: str) -> None:
     assert hand.chosen(rules["upb"].choose(batch)) == [filtered for _, _, filtered in cases]
 
 
-def random_nodes(rng: np.random.Generator, subject: Subject, count: int, share: float) -> Nodes:
+def random_nodes(rng: np.random.Generator, subject: Subject, count: int, share: float) -> Splits:
     """Open neurons split at random, always with some left: in the last three nodes exactly one."""
     x = sample(rng, *(end[0] for end in (subject.form.enclosure.lower[0], subject.form.enclosure.upper[0])), count)
     xhat = pre_activations(subject.network, x)[:-1]
     value = torch.cat([v[:, i] for v, i in zip(xhat, subject.form.indices, strict=True)], dim=1)
-    open_ = open_neurons(subject.context, Nodes(torch.zeros(count, dtype=torch.int64), None))
+    open_ = open_neurons(subject.context, Splits(torch.zeros(count, dtype=torch.int64), None))
     split = open_ & torch.from_numpy(rng.uniform(size=open_.shape) < share)
     split[-3:] = open_[-3:]
     for i in range(count - 3, count):
         split[i, rng.choice(torch.nonzero(open_[i]).flatten().numpy())] = False
     split[~(open_ & ~split).any(1)] = False
     signs = torch.where(split, torch.where(value < 0, -1, 1), 0).to(torch.int8)
-    return Nodes(torch.arange(count) % subject.regions, signs)
+    return Splits(torch.arange(count) % subject.regions, signs)
 
 
 @pytest.mark.parametrize("key", FORMS)
@@ -419,7 +419,7 @@ def children_gain(subject: Subject, batch: Bounding, i: int, neuron: int) -> flo
         assert batch.nodes.signs is not None
         signs = batch.nodes.signs[one].clone()
         signs[0, neuron] = sign
-        child = subject.bound(Nodes(batch.nodes.region[one], signs), batch.duals[one], Ascent(iterations=3))
+        child = subject.bound(Splits(batch.nodes.region[one], signs), batch.duals[one], Ascent(iterations=3))
         bound, before = min(float(child.bound), 0.0), float(batch.bound[i])
         product *= min(max((bound - before) / -before, 0.0), 1.0) + 1e-3
     return product

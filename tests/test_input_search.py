@@ -1,7 +1,8 @@
 """Bisection of boxes: halves cover, nothing is lost on the way, and every bound pays for its rows."""
 
+from dataclasses import replace
+
 import numpy as np
-import pytest
 import torch
 from networks import Builder, random_fc
 
@@ -10,10 +11,10 @@ from surebound.load.vnnlib1 import parse
 from surebound.network.graph import Input, Network, Node
 from surebound.network.linear import Linear
 from surebound.problem import Box, Region
-from surebound.verify import input_search as module
 from surebound.verify.clock import Clock
-from surebound.verify.input_search import BoxLimits, _BoxSearch, input_search
-from surebound.verify.search import Outcome
+from surebound.verify.search import Limits, Outcome, search_inputs
+from surebound.verify.spaces.inputs import InputSpace
+from surebound.verify.strategy import Strategy
 
 
 def region(network: Network, low: float, high: float, row: list[float], constant: float) -> Region:
@@ -26,23 +27,22 @@ def region(network: Network, low: float, high: float, row: list[float], constant
     )
 
 
-def decide(network: Network, *regions: Region, seconds: float = 20.0) -> Outcome:
+def decide(network: Network, *regions: Region, seconds: float = 20.0, strategy: Strategy = Strategy()) -> Outcome:
     """Without attacks: only bounds decide."""
-    return input_search(network, regions, Clock(seconds), lambda _: None, BoxLimits())
+    return search_inputs(network, regions, strategy, Clock(seconds), lambda _: None, Limits())
 
 
 def test_halves_cover_their_box(rng: np.random.Generator) -> None:
     network = random_fc(rng, (2, 4, 1))
-    search = _BoxSearch(network, [region(network, -1.0, 1.0, [1.0], 0.0)], Clock(10.0), lambda _: None, BoxLimits())
-    parents = search.queue
+    space = InputSpace(network, [region(network, -1.0, 1.0, [1.0], 0.0)], Strategy(), Clock(10.0))
+    parents = space.roots()
     for _ in range(6):
-        parents = search._bisect(parents)
-        parents.axis[:] = torch.from_numpy(rng.integers(0, 2, size=len(parents)))
+        parents = space.halves(replace(parents, split=torch.from_numpy(rng.integers(0, 2, size=len(parents)))), 0.0)
     assert len(parents) == 64
-    area = (parents.upper - parents.lower).prod(1).sum()
-    assert float(area) == 4.0
+    lower, upper = parents.state["lower"], parents.state["upper"]
+    assert float((upper - lower).prod(1).sum()) == 4.0
     for x in torch.from_numpy(rng.uniform(-1.0, 1.0, size=(500, 2))):
-        assert ((parents.lower <= x) & (x <= parents.upper)).all(1).any()
+        assert ((lower <= x) & (x <= upper)).all(1).any()
 
 
 def zigzag(teeth: int) -> Network:
@@ -55,15 +55,14 @@ def zigzag(teeth: int) -> Network:
     return build.network()
 
 
-def test_no_box_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_box_is_lost() -> None:
     """The function is at least 0 and touches it at every even number. Boxes around one of them, with a threshold just
     above it, wait in the queue while those of a wide box, whose bounds are far lower, are proved four at a time."""
-    monkeypatch.setattr(module, "_ELEMENTS", 1)
-    network = zigzag(12)
+    network, few = zigzag(12), Strategy(box_elements=1)
     wide = region(network, 0.0, 12.0, [1.0], 0.05)
-    assert decide(network, wide).proved
-    outcome = decide(network, wide, region(network, 3.999, 4.001, [1.0], -1e-9), seconds=1.0)
-    assert not outcome.proved
+    assert decide(network, wide, strategy=few).end == "proved"
+    outcome = decide(network, wide, region(network, 3.999, 4.001, [1.0], -1e-9), seconds=1.0, strategy=few)
+    assert outcome.end != "proved"
     assert -1e-6 < outcome.lower_bound <= 0  # the wide one is done
 
 
@@ -73,10 +72,10 @@ def test_boxes_that_cannot_be_bisected_prove_nothing() -> None:
     build.add(Linear(torch.tensor([[2.0**60, -(2.0**60)]], dtype=torch.float64)), 0)
     network = build.network()
     outcome = decide(network, region(network, 1.0, 1.0, [1.0], 0.5))
-    assert (outcome.proved, outcome.timed_out) == (False, False)
-    assert "cannot be bisected" in outcome.reason
+    assert outcome.end == "undecided"
+    assert "cannot be split" in outcome.reason
     both = decide(network, region(network, 1.0, 1.0, [1.0], 0.5), region(network, 1.0, 1.0, [1.0], 1e9))
-    assert not both.proved
+    assert both.end == "undecided"
 
 
 def test_decimals_are_those_of_the_file() -> None:
@@ -87,4 +86,4 @@ def test_decimals_are_those_of_the_file() -> None:
     )
     problem = to_property(parse(text), source="text")
     network = Network((Node(Input((1,)), (), "x"),), 0)
-    assert not decide(network, *problem.regions, seconds=0.2).proved
+    assert decide(network, *problem.regions, seconds=0.2).end != "proved"

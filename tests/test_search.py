@@ -28,20 +28,19 @@ from surebound.network.graph import Input, Network, Node
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Robustness, Verdict
 from surebound.verify import pipeline
-from surebound.verify.early_stop import EarlyStop
-from surebound.verify.iterations import IterationPolicy
+from surebound.verify.early_stop import Pace
 from surebound.verify.pipeline import Options, verify
 from surebound.verify.queue import Queue
-from surebound.verify.search import SearchConfig
+from surebound.verify.strategy import Iterations, Strategy
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 RULES = ("auto", "upb", "fsb", "sr")
 WEAK = PGD(steps=1, restarts=1)  # so that the search has to find counterexamples
-ALONE = SearchConfig(attack_share=0.0)  # and by its bounds alone
+ALONE = Strategy(descents=0.0)  # and by its bounds alone
 LAZY = replace(
-    ALONE, root=Ascent(iterations=0), ascent=Ascent(iterations=0), iterations=IterationPolicy(count=0, cap=0)
+    ALONE, root=Ascent(iterations=0), ascent=Ascent(iterations=0), iterations=Iterations(count=0, cap=0)
 )  # so that everything has to be split
 
 
@@ -101,7 +100,7 @@ def prop(network: Network, *regions: Region) -> Property:
 
 def decide(network: Network, *regions: Region, branching: str = "auto", options: Options | None = None) -> Verdict:
     """The verdict; a counterexample is checked in float64 here."""
-    chosen = replace(options or Options(quick_attack=WEAK, search=ALONE, timeout=60.0), branching=branching)
+    chosen = replace(options or Options(quick_attack=WEAK, strategy=ALONE, timeout=60.0), branching=branching)
     verdict = verify(model(network), prop(network, *regions), chosen)
     if verdict.status == "sat":
         assert violated(network, regions, verdict) is not None
@@ -160,9 +159,9 @@ def test_input_bisection_equals_the_milp() -> None:
 
 @pytest.mark.parametrize("branching", ["upb", "sr"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_graph_form_gives_the_same_verdicts(kind: str, branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "FOLDED_LIMIT", 0)
-    assert [v.status for v in both_sides(kind, SEEDS[kind][1], branching)] == ["unsat", "sat"]
+def test_the_graph_form_gives_the_same_verdicts(kind: str, branching: str) -> None:
+    options = Options(quick_attack=WEAK, strategy=replace(ALONE, folded_limit=0), timeout=60.0)
+    assert [v.status for v in both_sides(kind, SEEDS[kind][1], branching, options)] == ["unsat", "sat"]
 
 
 @pytest.mark.parametrize("branching", (*RULES, "input"))
@@ -250,7 +249,7 @@ def test_leaves_are_decided_without_any_ascent(rng: np.random.Generator) -> None
         box, row = as_box(*random_box(rng, network, radius=1.5)), rng.normal(size=2)
         least = milp_minimum(network, box, row, 0.0).value
         for shift, status in ((1e-3, "unsat"), (-1e-3, "sat")):
-            options = Options(quick_attack=WEAK, search=LAZY, timeout=60.0)
+            options = Options(quick_attack=WEAK, strategy=LAZY, timeout=60.0)
             verdict = decide(network, region(box, row, shift - least), branching="upb", options=options)
             assert verdict.status == status
             leaves += "leaves" in verdict.seconds_by_phase
@@ -320,7 +319,7 @@ def test_a_queue_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr("surebound.verify.search.Queue", Watched)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = Options(quick_attack=WEAK, search=replace(ALONE, batch=128), memory=1, timeout=60.0)
+    small = Options(quick_attack=WEAK, strategy=replace(ALONE, batch=128), memory=1, timeout=60.0)
     assert [v.status for v in both_sides("conv", 1, "sr", small)] == ["unsat", "sat"]
     assert spilled == [(True, 0), (True, 0)]  # the file has no name: nothing is left, however the process ends
 
@@ -340,7 +339,7 @@ def test_a_full_disk_ends_the_search_with_what_is_known(room: int, monkeypatch: 
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     network, box, row, least = exact("conv", 1)
-    options = Options(quick_attack=WEAK, search=replace(ALONE, batch=128), memory=1, timeout=60.0)
+    options = Options(quick_attack=WEAK, strategy=replace(ALONE, batch=128), memory=1, timeout=60.0)
     verdict = decide(network, region(box, row, 1e-3 - least), branching="sr", options=options)
     assert (verdict.status, len(written)) == ("unknown", room + 2)
     assert re.fullmatch(
@@ -356,7 +355,7 @@ def test_a_node_that_comes_back_changed_proves_nothing(monkeypatch: pytest.Monke
     """A disk that lost what was written gives back zeros: a node without splits, of the first region."""
     monkeypatch.setattr(os, "pread", lambda handle, size, place: bytes(size))
     network, box, row, least = exact("conv", 1)
-    options = Options(quick_attack=WEAK, search=replace(ALONE, batch=128), memory=1, timeout=60.0)
+    options = Options(quick_attack=WEAK, strategy=replace(ALONE, batch=128), memory=1, timeout=60.0)
     verdict = decide(network, region(box, row, 1e-3 - least), branching="sr", options=options)
     assert verdict.status == "unknown"
     assert "came back other than it was written" in verdict.reason
@@ -372,7 +371,7 @@ def test_no_time_is_a_timeout() -> None:
 
 
 def test_early_stop_is_asked_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EarlyStop, "hopeless", lambda self, **_: True)
+    monkeypatch.setattr(Pace, "takes_longer", lambda self, seconds, **_: seconds < float("inf"))
     network, box, row, least = exact("conv", 7)
     part, options = region(box, row, 1e-3 - least), Options(quick_attack=WEAK, timeout=60.0)
     assert decide(network, part, branching="upb", options=options).status == "unsat"

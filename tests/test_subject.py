@@ -8,7 +8,7 @@ import torch
 from networks import Builder
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Duals, Nodes
+from surebound.bounds.beta_crown import Duals, Splits
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
@@ -57,7 +57,7 @@ def double(*values: float) -> Tensor:
 def both(s: Subject, sign: int, pi: Tensor, alpha: float, beta: float) -> list[float]:
     """The two sound bounds at these multipliers of a region's rows and of its one neuron."""
     signs = torch.tensor([sign], dtype=torch.int8)
-    nodes = Nodes(torch.tensor([0]), signs[None])
+    nodes = Splits(torch.tensor([0]), signs[None])
     mix = pi[None] if len(pi) > 1 else None
     return [
         float(s.sound_bounds(nodes, Duals(double(alpha)[None], double(beta)[None], mix))),

@@ -65,7 +65,7 @@ class Duals:
 
 
 @dataclass(frozen=True, eq=False)
-class Nodes:
+class Splits:
     """A batch of subproblems: which region each belongs to, and its splits."""
 
     region: Tensor  # (nodes,) int64, an index into Specification.starts
@@ -74,8 +74,8 @@ class Nodes:
     def __len__(self) -> int:
         return len(self.region)
 
-    def __getitem__(self, index: Tensor) -> "Nodes":
-        return Nodes(self.region[index], None if self.signs is None else self.signs[index])
+    def __getitem__(self, index: Tensor) -> "Splits":
+        return Splits(self.region[index], None if self.signs is None else self.signs[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,13 +250,13 @@ def ascend(
     form: Form,
     specification: Specification,
     relaxation: Relaxation,
-    nodes: Nodes,
+    nodes: Splits,
     duals: Duals,
     config: Ascent,
     *,
     stop_above: float = torch.inf,
 ) -> Bounded:
-    """Maximise d over the duals of every node, from the given ones. Nodes above `stop_above` leave the batch."""
+    """Maximise d over the duals of every node, from the given ones. Splits above `stop_above` leave the batch."""
     slopes = Slopes.of(relaxation, nodes.signs)
     duals = replace(duals, alpha=slopes.fixed(duals.alpha))
     state = _Adam(duals.map(torch.zeros_like), duals.map(torch.zeros_like))

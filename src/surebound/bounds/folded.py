@@ -17,24 +17,14 @@ from torch import Tensor
 
 from surebound.bounds.audit import auditor
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.form import Activate, Pulled, Rows, consecutive
+from surebound.bounds.form import Activate, Block, Pulled, Rows, consecutive
+from surebound.bounds.kernel import Kernel
 from surebound.bounds.rounding import DECIMAL, SLACK, SLOPE, TINY, UNDERFLOW, gamma
 from surebound.bounds.sparse import compressed, is_sparse
 from surebound.network.op import Affine
 from surebound.network.patch import Patch, pull_patches
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """The ambiguous neurons of one layer."""
-
-    weight: Tensor  # (ambiguous, columns before it)
-    bias: Tensor  # (ambiguous,)
-    error: Tensor  # (ambiguous,)
-    index: Tensor  # (ambiguous,) which neurons of the layer these are
-    active: Tensor  # (neurons of the layer,) 1 for those that are the identity, 0 for these and the inactive ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +192,13 @@ class FoldedForm:
         """The same, for many backward passes: blocks that are mostly zeros are kept as sparse matrices, too."""
         weights = [block.weight for block in self.blocks]
         return replace(self, transposed=tuple(compressed(w.T) if is_sparse(w) else None for w in weights))
+
+    def kernel(self) -> Kernel:
+        return Kernel.of(self)
+
+    @property
+    def can_refine(self) -> bool:
+        return len(self.layers) > 1
 
     def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         columns = x.new_empty(len(x), self.columns)

@@ -12,13 +12,16 @@ bound is
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from surebound.bounds.audit import Meaning
 from surebound.bounds.enclosure import Enclosure
+
+if TYPE_CHECKING:
+    from surebound.bounds.kernel import Kernel
 
 Activate = Callable[[int, Tensor], Tensor]
 """(layer, λ̄_k or x̂_k: (rows, neurons of the layer)) -> μ̄_k or x_k, the same shape."""
@@ -83,6 +86,17 @@ def consecutive(widths: Iterable[int]) -> tuple[slice, ...]:
     (slice(0, 2, None), slice(2, 5, None))
     """
     return tuple(slice(a, b) for a, b in pairwise(accumulate(widths, initial=0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The ambiguous neurons of one layer."""
+
+    weight: Tensor  # (ambiguous, columns before it)
+    bias: Tensor  # (ambiguous,)
+    error: Tensor  # (ambiguous,)
+    index: Tensor  # (ambiguous,) which neurons of the layer these are
+    active: Tensor  # (neurons of the layer,) 1 for those that are the identity, 0 for these and the inactive ones
 
 
 class Form(Protocol):
@@ -154,6 +168,24 @@ class Form(Protocol):
     @property
     def indices(self) -> tuple[Tensor, ...]:
         """Which neurons of each network layer are relaxed."""
+        ...
+
+    @property
+    def blocks(self) -> tuple[Block, ...] | None:
+        """The matrices between relaxed neurons, if there are any."""
+        ...
+
+    def kernel(self) -> "Kernel | None":
+        """The form ready for a fast ascent, if there is such a thing."""
+        ...
+
+    def compressed(self) -> "Form":
+        """The same, for many backward passes."""
+        ...
+
+    @property
+    def can_refine(self) -> bool:
+        """Whether its layers can be bounded again by splitting those before them."""
         ...
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:

@@ -138,6 +138,20 @@ class GraphForm:
         intercept = gamma(self.neurons + self.depth + 1) * intercepts
         return (gamma(self.inputs) * dot(lam_at_input.abs(), reach) + intercept) * SLACK + TINY
 
+    @property
+    def blocks(self) -> None:
+        return None
+
+    def kernel(self) -> None:
+        return None
+
+    def compressed(self) -> "GraphForm":
+        return self
+
+    @property
+    def can_refine(self) -> bool:
+        return False
+
     def full_input(self, x: Tensor) -> Tensor:
         return x
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Duals, Nodes, Slopes, Specification, ascend, evaluate
+from surebound.bounds.beta_crown import Ascent, Duals, Slopes, Specification, Splits, ascend, evaluate
 from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
@@ -115,7 +115,7 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
         if relaxation.upper_slope.ndim == 2:
             relaxation = _per_row(relaxation, n)
         start = Duals(alpha[todo], None, None)
-        alpha[todo] = ascend(fast, specification, relaxation, Nodes(todo, None), start, bounding.ascent).duals.alpha
+        alpha[todo] = ascend(fast, specification, relaxation, Splits(todo, None), start, bounding.ascent).duals.alpha
     return alpha, useful
 
 

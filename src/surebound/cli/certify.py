@@ -137,6 +137,7 @@ def _record(args: Namespace, result: "Certification") -> dict[str, Any]:
     return {
         "images": found.images,
         "standard": found.standard,
+        "withstood": found.withstood,
         "robust": found.robust,
         "verified": found.verified,
         "undecided": found.undecided,
@@ -155,7 +156,8 @@ def _report(record: dict[str, Any]) -> None:
     images, outcomes = record["images"], record["outcomes"]
     for name, note in (
         ("standard", "classified right"),
-        ("robust", f"the attack found nothing, eps {record['eps']}"),
+        ("withstood", f"the first attack found nothing, eps {record['eps']}"),
+        ("robust", f"nor did anything else that ran, eps {record['eps']}"),
         ("verified", f"proved, eps {record['eps']}"),
     ):
         share = record[name]

@@ -35,7 +35,6 @@ from surebound.problem import Box, Robustness, Verdict
 from surebound.verify.pipeline import Options, verify
 
 _FIXED_SLOPES = LayerBounding(ascent=None)
-_SEARCHING = ("bounding", "branching", "queue", "leaves")  # phases of a search that began
 _OUTCOMES: dict[str, Outcome] = {"unsat": "verified", "sat": "falsified", "timeout": "timeout", "unknown": "unknown"}
 
 
@@ -115,7 +114,10 @@ class Certifier:
         return batch.rows, batch.open()
 
     def search(self, image: Open, *, branching: str | None = None) -> Row:
-        """α-CROWN for what is open, then branch and bound; `branching` instead of the settings' rule."""
+        """α-CROWN for what is open, then branch and bound; `branching` instead of the settings' rule.
+
+        All other classes count as subproblems (see `surebound.verify.pipeline`), those that screening settled, too.
+        """
         sample, outputs = image.sample, self.model.network.outputs
         whole = sample.robustness(self.eps).to_property(outputs)
         every = zip(whole.regions, sample.rivals(outputs), strict=True)
@@ -124,16 +126,16 @@ class Certifier:
         verdict = verify(self.model, replace(whole, regions=regions), options)
         phases = image.phases | verdict.seconds_by_phase
         phases["attack"] = image.phases.get("attack", 0.0) + verdict.seconds_by_phase.get("attack", 0.0)
-        searched = any(name in verdict.seconds_by_phase for name in _SEARCHING)
+        split = verdict.subproblems > len(regions)
         return _row(
             sample,
             image.predicted,
             self.eps,
             phases,
             outcome=_OUTCOMES[verdict.status],
-            stage="search" if searched else "alpha-crown",
+            stage="search" if split or verdict.status != "unsat" else "alpha-crown",
             seconds=sum(image.phases.values()) + verdict.seconds,
-            subproblems=verdict.subproblems,
+            subproblems=len(whole.regions) + max(verdict.subproblems - len(regions), 0),
             lower_bound=verdict.lower_bound,
             reason=verdict.reason,
             counter=_counter(sample, verdict),

@@ -126,9 +126,14 @@ class Row:
         return self.outcome != "misclassified"
 
     @property
-    def robust(self) -> bool:
-        """Correct, and the attack found nothing."""
+    def withstood(self) -> bool:
+        """Correct, and the first attack found nothing."""
         return self.outcome not in ("misclassified", "attacked")
+
+    @property
+    def robust(self) -> bool:
+        """Correct, and nothing that ran found a counterexample."""
+        return self.withstood and self.outcome != "falsified"
 
     @property
     def verified(self) -> bool:
@@ -137,11 +142,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracies:
-    """Shares of the images. What the search falsified counts as robust here: robust means that the attack failed."""
+    """Shares of the images, each a part of the one before it; what is robust but not verified is undecided."""
 
     images: int
-    standard: float
-    robust: float
+    standard: float  # right
+    withstood: float  # and the first attack found nothing
+    robust: float  # nor did anything else that ran
     verified: float
     undecided: float  # timeout or unknown
 
@@ -156,10 +162,12 @@ class Accuracies:
         count = Counts(outcomes)
         images = count.total()
         verified, undecided = count["verified"], count["timeout"] + count["unknown"]
-        robust = verified + undecided + count["falsified"]
+        robust = verified + undecided
+        withstood = robust + count["falsified"]
         return Accuracies(
             images=images,
-            standard=(robust + count["attacked"]) / max(images, 1),
+            standard=(withstood + count["attacked"]) / max(images, 1),
+            withstood=withstood / max(images, 1),
             robust=robust / max(images, 1),
             verified=verified / max(images, 1),
             undecided=undecided / max(images, 1),

@@ -70,7 +70,7 @@ class Scale:
 _OURS = (
     "Every row is trained and certified here, also those that the paper quotes from other papers; all are certified in "
     "the same way, by our own verifier with UPB branching.",
-    "The robust accuracy is under MI-FGSM with 40 steps, 3 restarts and 3 targets.",
+    "The first attack is MI-FGSM with 40 steps, 3 restarts and 3 targets.",
 )
 
 SMOKE = Scale(

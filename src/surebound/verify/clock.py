@@ -29,6 +29,10 @@ class Clock:
     def remaining(self) -> float:
         return self.deadline - time.monotonic()
 
+    def quiet(self) -> "Clock":
+        """A clock with the same deadline whose phases nobody is told of: for a part of one phase."""
+        return Clock(self.remaining if self.deadline < float("inf") else None)
+
     def check(self) -> None:
         """Raise OutOfTime once the deadline has passed."""
         if self.remaining <= 0:
@@ -54,3 +58,23 @@ class Clock:
             whole = time.monotonic() - begin
             self.phases[name] = self.phases.get(name, 0.0) + whole - self._nested
             self._nested = inner_before + whole
+
+
+class Budget:
+    """A share of the time that passes, for something that would otherwise take all of it."""
+
+    def __init__(self, share: float) -> None:
+        self.share, self.seconds = share, 0.0
+
+    def allows(self, passed: float) -> bool:
+        """Whether less than its share of so many seconds is spent."""
+        return self.seconds < self.share * passed
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """Count the time spent inside."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += time.monotonic() - begin

@@ -1,8 +1,7 @@
 """The open subproblems, lowest bound first, within a memory budget.
 
-A node is a few rows of fixed-width arrays: its splits, its duals in half precision (they are a starting point: every
-bound is evaluated anew from them) and the neuron to split next. Up to the budget the arrays live in memory, beyond it
-in a temporary file.
+A node is a record of fixed width, whatever its space keeps of it. Up to the budget the records live in memory, beyond
+it in a temporary file.
 """
 
 import heapq
@@ -10,31 +9,16 @@ import os
 import tempfile
 import zlib
 from array import array
-from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from surebound.bounds.beta_crown import Duals, Nodes
 from surebound.errors import ResourceError
+from surebound.verify.node import Nodes
 
-_BETA_LIMIT = 6e4  # float16 ends at 65,504
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Nodes on their way into or out of the queue."""
-
-    nodes: Nodes
-    duals: Duals
-    bound: Tensor  # (nodes,)
-    depth: Tensor  # (nodes,) int64
-    split: Tensor  # (nodes,) int64 the neuron to split next
-
-    def __len__(self) -> int:
-        return len(self.nodes)
+_COLUMNS = ("region", "bound", "depth", "split", "number")
 
 
 @final
@@ -71,80 +55,63 @@ class _Spill:
 
 
 class Queue:
-    """A priority queue of nodes over `neurons` relaxed neurons and regions of up to `rows` rows."""
+    """A priority queue of nodes of one space; the last ones come first where it is `depth_first`."""
 
-    def __init__(self, neurons: int, rows: int, budget: int) -> None:
+    def __init__(self, budget: int, *, depth_first: bool = False) -> None:
         """`budget` in bytes; what does not fit is kept on disk."""
-        self._record = np.dtype(
-            [
-                ("signs", np.int8, neurons),
-                ("alpha", np.float16, neurons),
-                ("beta", np.float16, neurons),
-                ("mix", np.float32, rows),
-                ("region", np.int32),
-                ("depth", np.int32),
-                ("split", np.int32),
-            ]
-        )
-        self._rows = rows
-        self._in_memory = max(64, budget // max(self._record.itemsize, 1))
-        self._memory = np.empty(min(1024, self._in_memory), self._record)
+        self._budget, self._depth_first = budget, depth_first
+        self._record = np.dtype([])
+        self._in_memory = 0
+        self._memory: NDArray[np.void] = np.empty(0, self._record)
         self._disk: _Spill | None = None
         self._heap: list[tuple[float, int]] = []
         self._unused: list[int] = []
-        self._top = 0
+        self._top = self._pushed = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
     @property
     def lowest(self) -> float:
-        """The lowest bound of an open node; +inf when there is none."""
-        return self._heap[0][0] if self._heap else float("inf")
+        """The lowest bound of an open node; +inf when there is none, and −inf where bounds are not what orders."""
+        if not self._heap:
+            return float("inf")
+        return float("-inf") if self._depth_first else self._heap[0][0]
 
     @property
     def spilled(self) -> bool:
         """Whether some of it is on disk."""
         return self._disk is not None
 
-    def push(self, batch: Batch) -> None:
+    def push(self, nodes: Nodes) -> None:
         """Add nodes."""
-        records = np.empty(len(batch), self._record)
-        signs, beta, mix = batch.nodes.signs, batch.duals.beta, batch.duals.mix
-        records["signs"] = 0 if signs is None else signs.numpy()
-        records["alpha"] = batch.duals.alpha.numpy()
-        records["beta"] = 0 if beta is None else beta.clamp_max(_BETA_LIMIT).numpy()
-        records["mix"] = 1 if mix is None else mix.numpy()
-        records["region"] = batch.nodes.region.numpy()
-        records["depth"] = batch.depth.numpy()
-        records["split"] = batch.split.numpy()
-        slots = [self._slot() for _ in range(len(batch))]
-        for bound, slot in zip(batch.bound.tolist(), slots, strict=True):
-            heapq.heappush(self._heap, (bound, slot))  # all of them first: `lowest` holds also if the disk is full
+        columns = {**{name: getattr(nodes, name) for name in _COLUMNS}, **nodes.state}
+        if not self._record.names:
+            self._begin(np.dtype([(n, v.numpy().dtype, tuple(v.shape[1:])) for n, v in columns.items()]))
+        records = np.empty(len(nodes), self._record)
+        for name, value in columns.items():
+            records[name] = value.numpy()
+        slots = [self._slot() for _ in range(len(nodes))]
+        for bound, slot in zip(nodes.bound.tolist(), slots, strict=True):
+            self._pushed += 1  # all of them first: `lowest` holds also if the disk is full
+            heapq.heappush(self._heap, (-self._pushed if self._depth_first else bound, slot))
         for slot, record in zip(slots, records, strict=True):
             self._write(slot, record)
 
-    def pop(self, count: int) -> Batch:
-        """Take the `count` nodes with the lowest bounds, or all if there are fewer."""
-        taken = [heapq.heappop(self._heap) for _ in range(min(count, len(self._heap)))]
-        slots = [slot for _, slot in taken]
+    def _begin(self, record: "np.dtype[np.void]") -> None:
+        self._record = record
+        self._in_memory = max(64, self._budget // max(record.itemsize, 1))
+        self._memory = np.empty(min(1024, self._in_memory), record)
+
+    def pop(self, count: int) -> Nodes:
+        """Take the `count` nodes that come first, or all if there are fewer."""
+        slots = [heapq.heappop(self._heap)[1] for _ in range(min(count, len(self._heap)))]
         records = np.stack([self._read(slot) for slot in slots]) if slots else np.empty(0, self._record)
         for slot in slots:
             heapq.heappush(self._unused, slot)
-        mix = torch.from_numpy(records["mix"].copy()) if self._rows > 1 else None
-        duals = Duals(
-            torch.from_numpy(records["alpha"].astype(np.float32)),
-            torch.from_numpy(records["beta"].astype(np.float32)),
-            mix,
-        )
-        nodes = Nodes(torch.from_numpy(records["region"].astype(np.int64)), torch.from_numpy(records["signs"].copy()))
-        return Batch(
-            nodes,
-            duals,
-            torch.tensor([bound for bound, _ in taken]),
-            torch.from_numpy(records["depth"].astype(np.int64)),
-            torch.from_numpy(records["split"].astype(np.int64)),
-        )
+        columns = {name: torch.from_numpy(records[name].copy()) for name in self._record.names or ()}
+        region, bound, depth, split, number = (columns.pop(name) for name in _COLUMNS)
+        return Nodes(region, bound, depth, split, number, columns)
 
     def close(self) -> None:
         """Free the temporary file, if there is one."""

@@ -165,7 +165,7 @@ def table(results: Sequence[Result]) -> str:
         "",
         "Bugs put into the code on purpose, one at a time, and the test that notices each. Every one breaks an error",
         "term, an inequality or a merge on which a verdict rests. `make mutants` runs the lists in `tests/mutants` and",
-        "writes this page.",
+        "and writes this page.",
         "",
         f"{len(results)} mutants: {killed} killed, {equivalent} shown to be equivalent, "
         f"{len(results) - killed - equivalent} otherwise.",

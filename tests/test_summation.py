@@ -171,13 +171,13 @@ def in_intercepts() -> Case:
 
 
 def between_neurons() -> Case:
-    """relu(x̂) + u relu(x̂) + … with x̂ = x − ⅞ over [−1, 1] and the lower line x̂: exact for no x, but the lines are.
+    """relu(x̂) + u relu(x̂) + … with x̂ = x − 1 over [−1, 1⅛] and the lower line x̂, far below the ReLU at −1.
 
     Their coefficients on x and their constants are added up from 1,024 neurons, each.
     """
     build = Builder((1,))
-    network = build.build(build.relu(fanned(build, build.shift(0, [-0.875]))))
-    return Case(network, [-1.0], [1.0], losing(N), [-1.0])
+    network = build.build(build.relu(fanned(build, build.shift(0, [-1.0]))))
+    return Case(network, [-1.0], [1.125], losing(N), [-1.0])
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -378,10 +378,10 @@ def test_folded_layers_contain_their_values() -> None:
 
 @pytest.mark.parametrize("key", FORMS)
 def test_an_underflow_in_a_pass_is_paid_for(key: str) -> None:
-    """1e-200 (1e-200 x) for x down to −1e90 is as low as −1e-310, but its coefficient on x is 0 in float64."""
+    """1e-162 (2e-162 x) for x down to −1e99 is as low as −2e-225, but its coefficient on x is 0 in float64."""
     build = Builder((1,))
-    network = build.build(build.linear(0, [[1e-200]]))
-    case = Case(network, [-1e90], [1e90], 1e-200 * ones(1), [-1e90])
+    network = build.build(build.linear(0, [[2e-162]]))
+    case = Case(network, [-1e99], [1e99], 1e-162 * ones(1), [-1e99])
     assert Fraction(claimed(key, case)) <= case.value() < 0
 
 

@@ -1,5 +1,6 @@
 """How a verdict is put together from boxes, regions, leaves and searches: nothing that was left open is forgotten."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -18,6 +19,7 @@ from surebound.verify.confirm import Confirm
 from surebound.verify.pipeline import Options, verify
 from surebound.verify.search import Programs
 from surebound.verify.spaces.programs import Standstill
+from surebound.verify.strategy import Strategy
 
 WEAK = PGD(steps=1, restarts=1)
 
@@ -151,3 +153,15 @@ def test_float32_settles_nothing(rng: np.random.Generator, monkeypatch: pytest.M
         fooled += thin > 0
         assert status(network, part, timeout=2.0) == "unknown"
     assert fooled >= 3
+
+
+def test_every_root_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five regions over one box, bounded two at a time, the last has a counterexample that is never replayed."""
+    monkeypatch.setattr(Confirm, "__call__", lambda *_: None)
+    network, box, row, least = split_needed(1)
+    regions = tuple(region(box, row, -least + shift) for shift in (1e-2, 1e-2, 1e-2, 1e-2, -1e-2))
+    problem = Property(regions, network.inputs, network.outputs)
+    options = Options(branching="upb", timeout=0.5, quick_attack=None, strategy=Strategy(batch=2))
+    assert verify(model(network), problem, options).status != "unsat"
+    fine = replace(problem, regions=problem.regions[:4])
+    assert verify(model(network), fine, replace(options, timeout=20.0)).status == "unsat"

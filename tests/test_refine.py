@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from networks import pre_activations, random_box, random_conv, random_fc, random_pool, random_residual, sample
+from networks import Builder, pre_activations, random_box, random_conv, random_fc, random_pool, random_residual, sample
 from numpy.typing import NDArray
 from one_by_one import U, add_one_by_one, losing_network
 
@@ -17,6 +17,7 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.planet_lp import milp, milp_minimum
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.network.graph import Network
+from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
 from surebound.verify import pipeline
@@ -169,3 +170,15 @@ def test_a_refined_bound_just_below_zero_settles_nothing(monkeypatch: pytest.Mon
     part = Region(box=box, on_output=row[None], constant=np.array([-1e-6 - least]), strict=np.zeros(1, dtype=bool))
     silent = Model(network, lambda x: np.full((len(x), 2), np.nan, dtype=np.float32), "silent")
     assert verify(silent, Property((part,), 4, 2), options).status != "unsat"
+
+
+def test_parts_that_cannot_be_split_count() -> None:
+    """½ − relu(x) over [−1, 1]: once the one neuron is split, both halves are all there is, and hold −½ and ½."""
+    build = Builder(np.random.default_rng(0), (1,))
+    one = torch.ones(1, 1, dtype=torch.float64)
+    hidden = build.relu(build.add(Linear(one), 0))
+    node = build.relu(build.add(Linear(-one, torch.tensor([0.5], dtype=torch.float64)), hidden))
+    build.add(Linear(one), node)
+    low, high = refined(build.network(), -one, one, 3).layer(1)
+    assert -0.5 - 1e-12 <= low.item() <= -0.5
+    assert 0.5 <= high.item() <= 0.5 + 1e-12

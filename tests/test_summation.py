@@ -15,7 +15,7 @@ from exact import exact_output, exact_values
 from one_by_one import U, add_one_by_one, losing, losing_network
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Duals, Nodes
+from surebound.bounds.beta_crown import Duals, Splits
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
@@ -81,7 +81,7 @@ def claimed(key: str, case: Case) -> float:
     """The bound with every lower line the identity."""
     subject = make_subject(key, case)
     alpha = torch.ones(1, subject.form.neurons)
-    return float(subject.sound_bounds(Nodes(torch.tensor([0]), None), Duals(alpha, None, None)))
+    return float(subject.sound_bounds(Splits(torch.tensor([0]), None), Duals(alpha, None, None)))
 
 
 def ones(*shape: int) -> Tensor:
@@ -171,13 +171,13 @@ def in_intercepts() -> Case:
 
 
 def between_neurons() -> Case:
-    """relu(x̂) + u relu(x̂) + … with x̂ = x − ⅞ over [−1, 1] and the lower line x̂: exact for no x, but the lines are.
+    """relu(x̂) + u relu(x̂) + … with x̂ = x − 1 over [−1, 1⅛] and the lower line x̂, far below the ReLU at −1.
 
     Their coefficients on x and their constants are added up from 1,024 neurons, each.
     """
     build = Builder((1,))
-    network = build.build(build.relu(fanned(build, build.shift(0, [-0.875]))))
-    return Case(network, [-1.0], [1.0], losing(N), [-1.0])
+    network = build.build(build.relu(fanned(build, build.shift(0, [-1.0]))))
+    return Case(network, [-1.0], [1.125], losing(N), [-1.0])
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -256,7 +256,7 @@ def test_decimals_are_those_of_the_file(key: str) -> None:
     form = make_form(key, network, [1.0], [2.0])
     subject = Subject(network, form, specify(form, [region]))
     alpha = torch.zeros(1, 0)
-    assert float(subject.sound_bounds(Nodes(torch.tensor([0]), None), Duals(alpha, None, None))) <= -5e-19
+    assert float(subject.sound_bounds(Splits(torch.tensor([0]), None), Duals(alpha, None, None))) <= -5e-19
 
 
 @pytest.mark.parametrize("leaf", [False, True])
@@ -280,7 +280,7 @@ def test_mixing_rows_adds_up(key: str, part: str, leaf: bool) -> None:
         bound = subject.sound_leaf_bound(0, torch.zeros(0, dtype=torch.int8), weights, none, none)
     else:
         duals = Duals(none[None], None, weights[None])
-        bound = float(subject.sound_bounds(Nodes(torch.tensor([0]), None), duals))
+        bound = float(subject.sound_bounds(Splits(torch.tensor([0]), None), duals))
     value = -(1 + N * Fraction(U))
     assert Fraction(bound) <= value
     assert value - Fraction(bound) < 10 * N * Fraction(U)
@@ -340,7 +340,7 @@ def test_coefficients_of_later_layers_are_added_to() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "addmm_", one_at_a_time)  # products may come on top of a coefficient singly
         duals = Duals(loose + 1.0, None, None)
-        assert Fraction(float(subject.sound_bounds(Nodes(torch.tensor([0]), None), duals))) <= value
+        assert Fraction(float(subject.sound_bounds(Splits(torch.tensor([0]), None), duals))) <= value
 
 
 def test_a_neuron_barely_ambiguous_is_not_active() -> None:
@@ -378,10 +378,10 @@ def test_folded_layers_contain_their_values() -> None:
 
 @pytest.mark.parametrize("key", FORMS)
 def test_an_underflow_in_a_pass_is_paid_for(key: str) -> None:
-    """1e-200 (1e-200 x) for x down to −1e90 is as low as −1e-310, but its coefficient on x is 0 in float64."""
+    """1e-162 (2e-162 x) for x down to −1e99 is as low as −2e-225, but its coefficient on x is 0 in float64."""
     build = Builder((1,))
-    network = build.build(build.linear(0, [[1e-200]]))
-    case = Case(network, [-1e90], [1e90], 1e-200 * ones(1), [-1e90])
+    network = build.build(build.linear(0, [[2e-162]]))
+    case = Case(network, [-1e99], [1e99], 1e-162 * ones(1), [-1e99])
     assert Fraction(claimed(key, case)) <= case.value() < 0
 
 

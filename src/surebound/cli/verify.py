@@ -9,6 +9,7 @@ from pathlib import Path
 
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
+    add_search,
     check_network,
     check_property,
     memory_size,
@@ -36,8 +37,9 @@ def _configure(parser: ArgumentParser) -> None:
         choices=CHOICES,
         default="auto",
         help="which neuron to split (upb, fsb, sr, or mixture of upb and sr), or input: bisect the input box; "
-        "auto: input where few inputs vary, else mixture (default)",
+        "auto: input where few inputs vary, else mixture; the search around it is --search's (default)",
     )
+    add_search(parser)
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
@@ -104,6 +106,7 @@ def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
         problem,
         timeout=timeout,
         branching=args.branching,
+        search=args.search,
         seed=args.seed,
         memory=args.memory,
         early_stop=args.early_stop,

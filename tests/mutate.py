@@ -105,7 +105,7 @@ class Runner:
             code, output = self.tests(source, mutant.tests)
         if code == 0:
             return Result(mutant=mutant, fate="equivalent" if mutant.equivalent else "survived")
-        failed = re.findall(r"^FAILED tests/(\S+)", output, re.MULTILINE)
+        failed = re.findall(r"^FAILED tests/([^\s\[]+)", output, re.MULTILINE)
         if code != 1 or not failed:
             return Result(mutant=mutant, fate="error", by=_last_line(output))
         if mutant.equivalent:
@@ -164,8 +164,8 @@ def table(results: Sequence[Result]) -> str:
         "# Mutants",
         "",
         "Bugs put into the code on purpose, one at a time, and the test that notices each. Every one breaks an error",
-        "term, an inequality or a merge on which a verdict rests. `make mutants` runs the lists in `tests/mutants`, and",
-        "writes this page.",
+        "term, an inequality or a merge on which a verdict rests. `make mutants` runs the lists in `tests/mutants`",
+        "and writes this page.",
         "",
         f"{len(results)} mutants: {killed} killed, {equivalent} shown to be equivalent, "
         f"{len(results) - killed - equivalent} otherwise.",

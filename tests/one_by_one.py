@@ -1,8 +1,8 @@
 """Sums in the worst order that the error terms allow: one term after the other, as they come.
 
 Libraries add up in blocks and in lanes, so that a test which needs many roundings in one direction would depend on the
-processor. IEEE 754 and the bounds of `surebound.bounds.rounding` allow any order; this is the one that loses most where
-a large number comes first and many small ones follow.
+processor. IEEE 754 and the counts of `surebound.bounds.rounding` allow any order; this is the one that loses most where
+a large number comes first and many small ones follow: 1 + u + u + … stays 1, and every addition loses a whole u.
 """
 
 import pytest
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
+
+U = 2.0**-53
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -25,11 +27,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def add_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of float64 matrices, and sums along axis 1, are added up one by one until the test ends."""
+    """Products of matrices, and sums of float64 along an axis, are added up one by one until the test ends."""
     matmul, total, mm = torch.Tensor.__matmul__, torch.Tensor.sum, torch.mm
 
     def multiplied(a: Tensor, b: Tensor) -> Tensor:
-        simple = a.dtype == b.dtype == torch.float64 and b.ndim <= 2 and a.layout == b.layout == torch.strided
+        simple = a.is_floating_point() and b.ndim <= 2 and a.layout == b.layout == torch.strided
         return product(a, b) if simple else matmul(a, b)
 
     def added(self: Tensor, mat1: Tensor, mat2: Tensor) -> Tensor:
@@ -37,9 +39,10 @@ def add_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return self
 
     def summed(self: Tensor, *args: int, **options: bool) -> Tensor:
-        if self.dtype != torch.float64 or args != (1,) or options or self.ndim != 2:
+        if self.dtype != torch.float64 or args not in ((0,), (1,)) or options or self.ndim != 2:
             return total(self, *args, **options)
-        return product(self, self.new_ones(self.shape[1]))
+        terms = self if args == (1,) else self.T
+        return product(terms, terms.new_ones(terms.shape[1]))
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", multiplied)
     monkeypatch.setattr(torch.Tensor, "addmm_", added)
@@ -47,17 +50,22 @@ def add_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "mm", lambda a, b: multiplied(a, b) if a.layout == torch.strided else mm(a, b))
 
 
+def losing(count: int, unit: float = U) -> Tensor:
+    """1 and `count` times u: added up one by one they are 1. # (count + 1,)"""
+    return torch.cat([torch.ones(1), torch.full((count,), unit)]).double()
+
+
 def losing_network(count: int) -> Network:
-    """x̂ = (x, …, x), then ±(x − count·2⁻⁵⁴ x − 1) through a ReLU to two outputs; all of it float32 numbers.
+    """x̂ = (x, …, x), then ∓ (x + count·u·x − 1) through a ReLU to two outputs; all of it float32 numbers.
 
     Added up one by one from the first, the coefficient on x stays 1.
     """
-    weight = torch.cat([torch.ones(1), torch.full((count,), -(2.0**-54))]).double()
+    weight = losing(count)
     nodes = [
         Node(Input((1,)), (), "x"),
         Node(Linear(torch.ones(count + 1, 1, dtype=torch.float64)), (0,), "copies"),
         Node(Relu((count + 1,)), (1,), "relu"),
-        Node(Linear(torch.stack([weight, -weight]), torch.tensor([-1.0, 1.0], dtype=torch.float64)), (2,), "sum"),
+        Node(Linear(torch.stack([-weight, weight]), torch.tensor([1.0, -1.0], dtype=torch.float64)), (2,), "sum"),
         Node(Relu((2,)), (3,), "relu"),
         Node(Linear(torch.eye(2, dtype=torch.float64)), (4,), "out"),
     ]

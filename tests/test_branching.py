@@ -17,6 +17,7 @@ from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.branching import RULES
 from surebound.branching.bias import biases
+from surebound.branching.mixture import Mixture
 from surebound.branching.rule import Bounding, open_neurons
 from surebound.network.build import Builder as NetworkBuilder
 from surebound.network.graph import Network
@@ -399,13 +400,106 @@ def test_every_rule_chooses_open_neurons(name: str, maker: str, key: str, rng: n
     assert (open_[-3:].sum(1) == 1).all()
     again = RULES[name](subject.context).choose(batch)
     assert again.tolist() == choice.tolist()
-    different = 0
     for i in range(30):
         one = torch.tensor([i])
         alone = Bounding(nodes[one], batch.duals[one], batch.lam[one], batch.bound[one])
-        different += rule.choose(alone).item() != choice[i]
+        if name != "mixture" and batch.bound[i] <= 0:  # which looks at a sample of a batch only; proved: never split
+            assert rule.choose(alone).item() == choice[i]
         torch.testing.assert_close(rule.scores(alone)[0], scores[i], rtol=1e-4, atol=1e-5)
     whole = Bounding(
         replace(nodes[:1], signs=None), replace(batch.duals[:1], beta=None), batch.lam[:1], batch.bound[:1]
     )
     assert open_neurons(subject.context, whole.nodes)[0, rule.choose(whole)[0]]
+
+
+def children_gain(subject: Subject, batch: Bounding, i: int, neuron: int) -> float:
+    """The product of what the two children gain of what node i lacks, each bounded alone by a short ascent."""
+    one, product = torch.tensor([i]), 1.0
+    for sign in (1, -1):
+        assert batch.nodes.signs is not None
+        signs = batch.nodes.signs[one].clone()
+        signs[0, neuron] = sign
+        child = subject.bound(Splits(batch.nodes.region[one], signs), batch.duals[one], Ascent(iterations=3))
+        bound, before = min(float(child.bound), 0.0), float(batch.bound[i])
+        product *= min(max((bound - before) / -before, 0.0), 1.0) + 1e-3
+    return product
+
+
+def open_batch(maker: str, key: str, rng: np.random.Generator, count: int) -> tuple[Subject, Bounding]:
+    """Nodes with splits, of which none is proved."""
+    network = MAKERS[maker](rng)
+    rows = torch.from_numpy(rng.normal(size=(2, network.outputs)))
+    ends = random_box(rng, network, radius=0.6)
+    subject = make_subject(key, network, *ends, rows)
+    nodes = random_nodes(rng, subject, count, share=0.2)
+    far = lowered(subject, 1e3)
+    subject = lowered(far, float(bounded(far, nodes, iterations=20).bound.max()) + 0.1)
+    return subject, bounded(subject, nodes, iterations=5)
+
+
+def lowered(subject: Subject, by: float) -> Subject:
+    """The subject with all rows less a number."""
+    rows = subject.specification.rows
+    moved = replace(rows, constant=rows.constant - by)
+    return replace(subject, specification=replace(subject.specification, rows=moved))
+
+
+class Drawn:
+    """A rule that chooses open neurons at random."""
+
+    def __init__(self, subject: Subject, batch: Bounding, rng: np.random.Generator) -> None:
+        open_ = open_neurons(subject.context, batch.nodes).numpy()
+        self.choice = torch.tensor([int(rng.choice(np.flatnonzero(row))) for row in open_])
+
+    def choose(self, batch: Bounding) -> Tensor:
+        return self.choice
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_mixture_takes_the_choice_whose_children_gain_more(key: str, rng: np.random.Generator) -> None:
+    """Whatever its two rules choose; they are UPB and SR."""
+    subject, batch = open_batch("fc", key, rng, 12)
+    mixture = Mixture(subject.context)
+    assert [type(rule).__name__ for rule in mixture.rules] == ["UPB", "SR"]
+    drawn = [Drawn(subject, batch, rng) for _ in range(2)]
+    mixture.rules = tuple(drawn)  # type: ignore[assignment]
+    choices = [rule.choice.tolist() for rule in drawn]
+    gains = np.array([[children_gain(subject, batch, i, choice[i]) for choice in choices] for i in range(12)])
+    chosen, wins = mixture.choose(batch).tolist(), [0, 0]
+    for i in range(12):
+        better = int(gains[i].argmax())
+        assert chosen[i] in (choices[0][i], choices[1][i])
+        if gains[i].min() < 0.99 * gains[i].max():
+            assert chosen[i] == choices[better][i]
+            wins[better] += 1
+    assert min(wins) >= 2
+    np.testing.assert_allclose(mixture.record, 0.5 * gains.mean(0), rtol=1e-3)
+    assert mixture.leader is drawn[int(gains.mean(0).argmax())]
+
+
+def test_mixture_follows_its_leader_outside_of_the_sample(rng: np.random.Generator) -> None:
+    """Of 40 nodes every second one is compared. After four batches only every power of two is."""
+    subject, batch = open_batch("fc", "folded", rng, 40)
+    mixture, compared = Mixture(subject.context), []
+    compare = mixture._compare
+
+    def watched(part: Bounding) -> Tensor:
+        compared.append((mixture.batches, len(part.nodes)))
+        return compare(part)
+
+    mixture._compare = watched  # type: ignore[method-assign]
+    sampled, others = torch.arange(0, 40, 2), torch.arange(1, 40, 2)
+    for number in range(1, 17):
+        chosen = mixture.choose(batch)
+        ahead = mixture.leader.choose(batch)
+        assert torch.equal(chosen[others], ahead[others])
+        if compared[-1][0] != number:
+            assert torch.equal(chosen, ahead)
+        else:
+            both = torch.stack([rule.choose(batch) for rule in mixture.rules])
+            assert (chosen[sampled] == both[:, sampled]).any(0).all()
+    assert compared == [(number, 20) for number in (1, 2, 3, 4, 8, 16)]
+    for ahead_now in (0, 1):
+        mixture.record = torch.eye(2)[ahead_now]
+        assert mixture.leader is mixture.rules[ahead_now]
+        assert torch.equal(mixture.scores(batch), mixture.rules[ahead_now].scores(batch))

@@ -223,13 +223,16 @@ def test_scaling_by_signs_and_by_two_is_marked_exact() -> None:
     for weight, roundings in ((-1.0, 0), (2.0, 0), (0.3, 8)):
         op = _network((4,), lambda n, w=weight: n.scale(0, w)).nodes[1].op
         assert isinstance(op, Scale) and op.roundings == roundings
+    mixed = _network((2,), lambda n: n.scale(0, torch.tensor([1.0, 0.3]))).nodes[1].op
+    assert isinstance(mixed, Scale) and mixed.roundings == 8
 
 
 def _off(network: Network, x: Fraction, squared: Fraction) -> tuple[Fraction, Fraction]:
     """By how much the square of f(x) − f(0) is off relatively, and what the roundings of its scales allow."""
     value = exact_output(network, [x])[0] - exact_output(network, [0])[0]
-    roundings = sum(node.op.roundings for node in network.nodes if isinstance(node.op, Scale))
-    return abs(value**2 / squared - 1), Fraction(2 * max(roundings - 1, 0), 2**53)
+    scales = [node.op for node in network.nodes if isinstance(node.op, Scale)]
+    roundings = sum(max(op.roundings - 1, 0) * abs(Fraction(op.weight.item()) * x / value) for op in scales)
+    return abs(value**2 / squared - 1), 2 * roundings / 2**53
 
 
 def test_computed_scales_are_paid_for() -> None:

@@ -5,12 +5,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from one_by_one import add_one_by_one, losing
 from torch import Tensor
 
 from surebound.bounds import centred as module
 from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.rounding import U32
+from surebound.network.build import Builder
 from surebound.network.conv import Conv
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
@@ -102,3 +104,24 @@ def test_the_rounding_of_a_slope_times_a_coefficient_is_paid_for(monkeypatch: py
             low, _ = bounds(2, torch.arange(1))
             assert Fraction(float(low)) <= least
     assert lost > 50
+
+
+def test_an_operation_adds_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """−x − u x − u x − … in float32, whose sum on the way back loses 1,023 u; all other sums have 32 terms."""
+    add_one_by_one(monkeypatch)
+    build = Builder((1,))
+    copies = build.scale(build.linear(0, torch.ones(1024, 1)), -losing(1023, U32))
+    rows = build.reshape(build.linear(build.reshape(copies, (32, 32)), torch.ones(1, 32)), (32,))
+    network = build.build(build.relu(build.linear(rows, torch.ones(1, 32))))
+    ends = torch.tensor([[1.0]], dtype=torch.float64), torch.tensor([[1.5]], dtype=torch.float64)
+    enclosure = Enclosure(network, *ends)
+    node = network.before(0)
+    enclosure.extend(node)
+    centred = Centred(enclosure)
+    centred.extend(node)
+    exact = 1 + 1023 * Fraction(U32)
+    for bounds in (centred.parallel, centred.crossing):
+        low, high = bounds(node, torch.arange(1))
+        assert Fraction(float(low)) <= -exact * Fraction(3, 2)
+        assert -exact <= Fraction(float(high))
+        assert float(high) - float(low) < 0.51

@@ -30,7 +30,7 @@ from surebound.evaluate.radius import distance
 from surebound.evaluate.stages import Certifier, Sample, Settings
 from surebound.evaluate.store import Row, Store
 from surebound.evaluate.task import Task
-from surebound.load.onnx import fingerprint
+from surebound.load.onnx_file import fingerprint
 from surebound.problem import Robustness
 
 EPS = Fraction(1, 30)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from surebound.cli.main import main
 from surebound.train.config import presets
@@ -78,7 +79,7 @@ def test_a_run_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--out", "OUT", *TRAIN[1:], "--set", f"loss=0x{'f' * 5000}"], "loss is a number too long to print; expected"),
         (
             ["--out", "OUT", *TRAIN[1:], *CAP, "--set", f"loss={{ projections = {10**18} }}"],
-            "training ran out of memory",
+            f"loss.projections is {10**18}; expected at most 10000",
         ),
         (
             ["--out", "OUT", *TRAIN[1:], "--set", "optimiser.weight_decay=1e300"],
@@ -125,6 +126,15 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     out = tmp_path / "out"
     assert sentence in failure(capsys, "train", *(str(out) if a == "OUT" else a for a in arguments))
+    assert not out.exists()
+
+
+def test_running_out_of_memory_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surebound.train.zonotope.Projections.draw", lambda *_: torch.empty(2**60))
+    out = tmp_path / "out"
+    assert "training ran out of memory" in failure(capsys, *TRAIN, *CAP, "--set", "loss={}", "--out", str(out))
     assert not out.exists()
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from networks import Builder, random_fc
 
-from surebound.network.graph import Network
+from surebound.load.vnnlib import to_property
+from surebound.load.vnnlib1 import parse
+from surebound.network.graph import Input, Network, Node
 from surebound.network.linear import Linear
 from surebound.problem import Box, Region
 from surebound.verify.clock import Clock
@@ -74,3 +76,14 @@ def test_boxes_that_cannot_be_bisected_prove_nothing() -> None:
     assert "cannot be split" in outcome.reason
     both = decide(network, region(network, 1.0, 1.0, [1.0], 0.5), region(network, 1.0, 1.0, [1.0], 1e9))
     assert both.end == "undecided"
+
+
+def test_decimals_are_those_of_the_file() -> None:
+    """y = x: 0.1 y − 0.100000000000000001 x ≤ −5e-19 for x ≥ 1, but float64 holds the same 0.1 twice."""
+    text = (
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 1))(assert (<= X_0 2))"
+        "(assert (<= (- (* 0.1 Y_0) (* 0.100000000000000001 X_0)) -5e-19))"
+    )
+    problem = to_property(parse(text), source="text")
+    network = Network((Node(Input((1,)), (), "x"),), 0)
+    assert decide(network, *problem.regions, seconds=0.2).end != "proved"

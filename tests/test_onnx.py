@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from exact import exact_output
@@ -17,7 +18,14 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import X, run, save, save_op
 
 from surebound.errors import MissingFileError, NetworkError, SureboundError, UnsupportedOpError
-from surebound.load.onnx import check_against_onnxruntime, load_onnx, operations, survey, unsupported_operations
+from surebound.load.onnx import (
+    check_against_onnxruntime,
+    load_model,
+    load_onnx,
+    operations,
+    survey,
+    unsupported_operations,
+)
 from surebound.load.onnx_ops import SUPPORTED
 from surebound.load.replay import replay
 from surebound.network.graph import Network
@@ -301,6 +309,63 @@ def test_a_first_axis_that_the_output_does_not_share_is_not_a_batch(tmp_path: Pa
     assert (network.input_shape, network.output_shape) == ((4, 1), (3, 1))
 
 
+def _whole(path: Path, output_shape: list[int] | None = None) -> Path:
+    """An image of 3 x 4 x 5 without a batch, of which all pixels are summed with weights."""
+    nodes = [
+        helper.make_node("Mul", [X, "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("ReduceSum", ["b"], ["y"], keepdims=0),
+    ]
+    return save(path, nodes, [3, 4, 5], constants={"w": _f(3, 4, 5)}, output_shape=output_shape)
+
+
+@pytest.mark.parametrize("output_shape", [None, []])
+def test_a_first_axis_that_cannot_be_a_batch_counts_features(
+    tmp_path: Path, rng: np.random.Generator, output_shape: list[int] | None
+) -> None:
+    """Read as a batch of 3, the graph is a network that onnxruntime does not compute."""
+    path = _whole(tmp_path / "image.onnx", output_shape)
+    network = load_onnx(path)
+    assert (network.input_shape, network.output_shape) == ((3, 4, 5), (1,))
+    x = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    np.testing.assert_allclose(_forward(network, x[None]).reshape(-1), run(path, x).reshape(-1), rtol=1e-5)
+
+
+def test_a_first_axis_that_mixes_its_rows_counts_features(tmp_path: Path, rng: np.random.Generator) -> None:
+    nodes = [helper.make_node("ReduceSum", [X, "axis"], ["a"]), helper.make_node("Add", [X, "a"], ["y"])]
+    path = save(tmp_path / "mix.onnx", nodes, [4, 3], constants={"axis": _i(0)}, output_shape=[4, 3])
+    network = load_onnx(path)
+    assert (network.input_shape, network.output_shape) == ((4, 3), (4, 3))
+    x = rng.normal(size=(4, 3)).astype(np.float32)
+    np.testing.assert_allclose(_forward(network, x[None])[0], run(path, x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("inputs", "shape"), [(None, (5,)), (5, (5,)), (20, (4, 5)), (7, (5,))])
+def test_a_first_axis_that_may_be_either_is_what_the_property_needs(
+    tmp_path: Path, inputs: int | None, shape: tuple[int, ...]
+) -> None:
+    path = _mlp(tmp_path / "mlp.onnx", [4, 5], [4, 3])
+    network = load_model(path, inputs=inputs).network
+    assert (network.input_shape, network.output_shape) == (shape, (*shape[:-1], 3))
+
+
+@pytest.mark.parametrize("batch", [1, "N", 0, 4])
+def test_a_model_has_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int | str) -> None:
+    made = []
+    monkeypatch.setattr(
+        ort, "InferenceSession", lambda *a, real=ort.InferenceSession, **k: made.append(1) or real(*a, **k)
+    )
+    model = load_model(_mlp(tmp_path / "mlp.onnx", [batch, 5], [batch, 3]))
+    assert model.replay(np.zeros((2, 5), np.float32)).shape == (2, 3) and len(made) == 1
+
+
+def test_onnxruntime_never_sees_what_was_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort, "InferenceSession", lambda *a, **k: pytest.fail("a session"))
+    path = save(tmp_path / "net.onnx", [helper.make_node("Sigmoid", [X], ["y"])], [1, 2])
+    with pytest.raises(UnsupportedOpError):
+        load_onnx(path)
+
+
 def test_replay_runs_rows_alone_when_a_reshape_would_mix_them(tmp_path: Path, rng: np.random.Generator) -> None:
     nodes = [helper.make_node("Reshape", [X, "flat"], ["y"])]
     path = save(tmp_path / "mix.onnx", nodes, ["N", 2, 3], constants={"flat": _i(1, -1)})
@@ -385,7 +450,7 @@ def test_unsupported_operations_are_named(tmp_path: Path, op: str) -> None:
         ([helper.make_node("Relu", ["nowhere"], ["y"])], "'nowhere'"),
         ([helper.make_node("Relu", [X], ["z"])], "computes the output 'y'"),
         ([helper.make_node("Add", [X, "nan"], ["y"])], "NaN"),
-        ([helper.make_node("Add", [X, "three"], ["y"])], "malformed"),
+        ([helper.make_node("Add", [X, "three"], ["y"])], "cannot be broadcast"),
         ([helper.make_node("Pad", [X, "pads"], ["y"], mode="constant")], "at least 0"),
         ([helper.make_node("Conv", [X, "matrix"], ["y"])], "Conv"),
         ([helper.make_node("Frobnicate", [X], ["y"], domain="com.example")], "not supported"),
@@ -429,7 +494,7 @@ def test_a_survey_tells_what_is_not_supported(tmp_path: Path) -> None:
 def test_files_that_are_not_networks(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match=r"absent\.onnx"):
         load_onnx(tmp_path / "absent.onnx")
-    with pytest.raises(MissingFileError, match="cannot be read"):
+    with pytest.raises(MissingFileError, match="cannot read the network"):
         load_onnx(tmp_path)
     for name, content in (("empty", b""), ("text", b"this is not a network"), ("gz", gzip.compress(b"x" * 99)[:20])):
         path = tmp_path / f"{name}.onnx"

@@ -30,7 +30,7 @@ from surebound.report.numbers import compact, linear_ticks, log_ticks
 from surebound.report.page import default_output, make_page
 from surebound.report.png import as_picture, encode, magnification, to_bytes
 from surebound.report.results import gather, training_folders
-from surebound.report.style import DARK, LIGHT, SERIES
+from surebound.report.style import CSS, DARK, LIGHT, SERIES
 from surebound.report.summaries import cactus, certified_curve, funnel, phase_seconds, standing_curve
 
 SHAPE = (1, 2, 2)
@@ -278,6 +278,23 @@ def test_names_from_files_are_only_text(tmp_path: Path) -> None:
     assert len(page.all("script")) == 1 and len(page.all("b")) == len(runs)
     assert all("onerror" not in attributes for _, attributes in page.elements)
     assert "<script>alert('x')</script>" in page.text and "<b>small" in page.text
+
+
+def test_names_cannot_turn_the_page_around(tmp_path: Path) -> None:
+    evil = "a\u202eb\x1b[31m\u2066\u200b\x9bc"
+    run = make_run(model=evil, dataset=evil, classes=(evil,) * 3, options={evil: evil}, command=evil, machine=evil)
+    write_store(tmp_path / "r.sqlite", [(run, [make_row(0, "falsified", "search", reason=evil)])])
+    write_training(tmp_path / "\u202efolder", [epoch(1, parts={evil: 1.0})], CONFIG)
+    page = make_page(tmp_path)
+    assert all(c.isprintable() or c in "\n\t\xa0\u202f" for c in page)
+    shown = Page(page).text
+    assert r"a\u202eb\x1b[31m\u2066\u200b\x9bc" in shown and r"\u202efolder" in shown
+
+
+def test_long_names_may_wrap(tmp_path: Path) -> None:
+    wraps = {rule.split("{")[0] for rule in CSS.split("}") if "overflow-wrap:anywhere" in rule}
+    chosen = {part.strip() for selectors in wraps for part in selectors.split(",")}
+    assert {"h1", "h3", "p", "li", "a", "code", "pre", "tbody th", ".facts dt", ".facts dd", ".note"} <= chosen
 
 
 def test_radii_are_drawn_and_listed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from surebound.errors import UsageError
+from surebound.errors import ResourceError, UsageError
 from surebound.network.graph import Input, Network, Node
 from surebound.network.linear import Linear
 from surebound.problem import Box, Region, Robustness, round_down, round_up
@@ -109,6 +109,16 @@ def test_queue_on_disk(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
     assert_same(queue.pop(3064), whole, order[1500:])
     queue.close()
     queue.close()  # once more does no harm
+
+
+def test_a_node_that_comes_back_changed_is_refused(rng: np.random.Generator) -> None:
+    queue = Queue(1)
+    queue.push(batch(rng, rng.normal(size=200).tolist()))
+    assert queue._disk is not None
+    os.pwrite(queue._disk._file.fileno(), b"\x07", 11)
+    with pytest.raises(ResourceError, match="cannot be read back"):
+        queue.pop(200)
+    queue.close()
 
 
 def test_queue_grows_in_memory(rng: np.random.Generator) -> None:

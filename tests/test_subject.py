@@ -1,5 +1,7 @@
 """The sound test that decides: multipliers of the wrong sign, solvers that are wrong, rows that are mixed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -85,8 +87,16 @@ def test_multipliers_of_the_wrong_sign_prove_nothing(key: str) -> None:
 
 @pytest.mark.parametrize("key", FORMS)
 def test_multipliers_of_the_right_sign_prove_what_they_should(key: str) -> None:
-    """On x ≥ 0, y + x + ⅛ is at least ⅛, which β = 2 proves; on x ≤ 0, y − x + ⅛ is, which β = 1 proves."""
-    for row, sign, alpha, beta in (((1.0, 1.0, 0.125), 1, 1.0, 2.0), ((1.0, -1.0, 0.125), -1, 0.0, 1.0)):
+    """On x ≥ 0, y + x + ⅛ is at least ⅛, which β = 2 proves; on x ≤ 0, y − x + ⅛ is, which β = 1 proves.
+
+    With the upper line, −y + 1⅛ ≥ ⅛ on x ≥ 0 and −y + ⅛ ≥ ⅛ on x ≤ 0.
+    """
+    for row, sign, alpha, beta in (
+        ((1.0, 1.0, 0.125), 1, 1.0, 2.0),
+        ((1.0, -1.0, 0.125), -1, 0.0, 1.0),
+        ((-1.0, 0.0, 1.125), 1, 1.0, 0.0),
+        ((-1.0, 0.0, 0.125), -1, 0.0, 0.0),
+    ):
         for bound in both(subject(key, [row]), sign, double(1.0), alpha, beta):
             assert bound == pytest.approx(0.125, abs=1e-12)
             assert bound <= 0.125
@@ -104,3 +114,20 @@ def test_a_leaf_is_not_decided_by_the_solver(key: str, monkeypatch: pytest.Monke
     right = LeafMultipliers(1.0, np.zeros(1), np.array([1.0]), np.array([2.0]))
     monkeypatch.setattr(leaf, "leaf_multipliers", lambda **_: right)
     assert leaf.decide_leaf(subject(key, [(1.0, 1.0, 0.125)]), 0, signs, 10.0).proved
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_some_regions_keep_their_own_rows(key: str) -> None:
+    """Of three regions with one, two and one rows."""
+    rows = subject(key, [(1.0, 0.0, 1.0), (2.0, 0.0, 2.0), (3.0, 0.0, 3.0), (4.0, 0.0, 4.0)])
+    three = replace(rows.specification, starts=(0, 1, 3, 4))
+    for kept, starts, constants in (
+        ((True, False, True), (0, 1, 2), [1.0, 4.0]),
+        ((False, True, False), (0, 2), [2.0, 3.0]),
+        ((False, True, True), (0, 2, 3), [2.0, 3.0, 4.0]),
+    ):
+        some = replace(rows, specification=three).only(torch.tensor(kept)).specification
+        assert some.starts == starts
+        assert some.rows.constant.tolist() == constants
+        assert torch.equal(some.row_error, three.row_error[[int(c) - 1 for c in constants]])
+        assert torch.equal(some.rows.coefficients, three.rows.coefficients[[int(c) - 1 for c in constants]])

@@ -262,6 +262,24 @@ def test_formulas_mean_what_a_naive_evaluator_says() -> None:
     assert 300 < satisfied < 3000  # both outcomes were tried
 
 
+def test_long_lists_are_folded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces of two everything is folded, and must mean what it means when a list is applied as a whole."""
+    rng = random.Random(3)
+    texts = ["(<= (- Y_0 Y_1) 0)", "(<= (- Y_0 Y_1 1 X_0) (- Y_2))", "(<= (/ Y_0 2 4 8) (* 2 Y_1 3))"]
+    texts += [written(random_formula(rng, 3)) for _ in range(100)]
+    for text in texts:
+        whole = read(f"{DECLARED}{UNIT_BOX}(assert {text})")
+        with monkeypatch.context() as patch:
+            patch.setattr(vnnlib1, "_FEW", 2)
+            assert_same(whole, read(f"{DECLARED}{UNIT_BOX}(assert {text})"))
+
+
+def test_a_difference_that_fills_its_pieces_is_not_negated() -> None:
+    for count in (4095, 4096, 4097, 8191):
+        y, _, constant, *_ = rows_of(f"(assert (<= (- Y_0 {'1 ' * count}) 0))")
+        assert (y, constant) == ([1, 0, 0], -count)
+
+
 def test_version_2_formulas_mean_what_a_naive_evaluator_says() -> None:
     pytest.importorskip("vnnlib")
     rng = random.Random(2)
@@ -384,6 +402,18 @@ def test_version_2_errors(text: str, message: str) -> None:
         read_2(text)
 
 
+def test_version_2_keeps_all_digits() -> None:
+    """With an exponent, too, which its package does not read."""
+    number = "-1.23456789012345678901234567890e-5"
+    (first,) = read(DECLARED + UNIT_BOX + f"(assert (<= (+ X_0 Y_0) {number}))(assert (<= X_1 {number}))").regions
+    (second,) = read_2(
+        NETWORK + UNIT_BOX_2 + f"(assert (<= (+ X[0,0] Y[0]) {number}))(assert (<= X[0,1] {number}))"
+    ).regions
+    assert first.box.upper.tolist() == second.box.upper.tolist() == [1.0, float(number)]
+    assert Fraction(number) <= Fraction(float(number))
+    assert first.constant.tolist() == second.constant.tolist() == [-float(number)]
+
+
 def test_several_networks_are_refused() -> None:
     pytest.importorskip("vnnlib")
     second = NETWORK[22:].replace("N\n", "M\n").replace("X", "V").replace("Y", "W")
@@ -491,7 +521,7 @@ def test_version_2_is_recognised_by_its_first_command(tmp_path: Path) -> None:
 
 def test_unreadable_files(tmp_path: Path) -> None:
     for missing in (tmp_path / "none.vnnlib", tmp_path, "a\0b"):
-        with pytest.raises(MissingFileError, match="cannot read the property file"):
+        with pytest.raises(MissingFileError, match="cannot read the property"):
             read_property(missing)
     path = tmp_path / "p.vnnlib.gz"
     packed = gzip.compress((DECLARED + UNIT_BOX).encode())
@@ -502,12 +532,12 @@ def test_unreadable_files(tmp_path: Path) -> None:
         (b"", "X_0"),
     ):
         path.write_bytes(data)
-        with pytest.raises(PropertyError, match=f"^{re.escape(str(path))}: .*{message}"):
+        with pytest.raises(PropertyError, match=f"{re.escape(str(path))}.*{message}"):
             read_property(path)
 
 
 def test_decompression_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surebound.load.vnnlib.MAX_BYTES", 2**20)
+    monkeypatch.setattr("surebound.limits.PROPERTY_BYTES", 2**20)
     path = tmp_path / "bomb.vnnlib.gz"
     path.write_bytes(gzip.compress(b" " * 2**21))
     with pytest.raises(PropertyError, match="at most 1 MiB"):
@@ -515,7 +545,7 @@ def test_decompression_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_size_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surebound.load.vnnlib.MAX_NUMBERS", 20)
+    monkeypatch.setattr("surebound.limits.NUMBERS", 20)
     read(DECLARED + UNIT_BOX + "(assert (<= Y_0 0))" * 6)
     for body in ("(assert (<= Y_0 0))" * 7, "(assert (<= (+ Y_0 X_0) 0))" * 5):
         with pytest.raises(PropertyError, match="more than 20 numbers"):

@@ -3,15 +3,19 @@
 Heavy imports happen inside the calls, so `import surebound` is quick.
 """
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from surebound.errors import UsageError
+from surebound.errors import OutOfTimeError, UsageError
+from surebound.limits import Deadline
 from surebound.problem import Box, Property, Robustness, Verdict
 
 if TYPE_CHECKING:
@@ -65,7 +69,7 @@ def verify(
     Args:
         net: what `load` returned, or the path of an ONNX file.
         problem: a `Robustness` or `Property`, or the path of a VNN-LIB file.
-        timeout: seconds after which to answer ``timeout``; None for no limit.
+        timeout: seconds after which to answer ``timeout``, the reading of files included; None for no limit.
         branching: the neuron to split (``auto``, ``upb``, ``fsb``, ``sr``, ``mixture``), or ``input`` (bisect the box).
         search: ``default``, or ``paper``: as the paper did, without what came later (`surebound.verify.strategy`).
         seed: for the attacks, the only source of randomness.
@@ -76,13 +80,27 @@ def verify(
     from surebound.verify.pipeline import Options
     from surebound.verify.pipeline import verify as run
 
-    model = _loaded(net)
-    if isinstance(problem, str | Path):
-        from surebound.load.vnnlib import read_property
-
-        problem = read_property(problem)
+    begin = time.monotonic()
     options = Options.of(search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop)
-    return run(model, problem, options, on_progress)
+    end = inf if timeout is None else begin + timeout
+    model = None if isinstance(net, str | Path) else _loaded(net)
+    try:
+        if isinstance(problem, str | Path):
+            from surebound.load.vnnlib import read_property
+
+            problem = read_property(problem, deadline=Deadline(end, f"reading '{problem}'"))
+        if model is None:
+            from surebound.load.onnx import load_model
+
+            inputs = problem.inputs if isinstance(problem, Property) else np.size(problem.x)
+            model = load_model(str(net), inputs=inputs, deadline=Deadline(end, f"reading '{net}'"))
+    except OutOfTimeError as error:
+        return Verdict(status="timeout", seconds=time.monotonic() - begin, seed=seed, reason=str(error))
+    reading = time.monotonic() - begin
+    if timeout is not None:
+        options = replace(options, timeout=max(timeout - reading, 0.01))
+    verdict = run(model, problem, options, on_progress)
+    return replace(verdict, seconds=verdict.seconds + reading)
 
 
 def _loaded(net: "Model | str | Path") -> "Model":

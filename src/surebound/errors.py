@@ -6,13 +6,58 @@
     ├── NetworkError            a network that cannot be loaded
     │   └── UnsupportedOpError  an operation outside the supported set
     ├── PropertyError           a property that cannot be read or does not fit the network
+    ├── OutOfTimeError          the time that was given ran out while something was read
     ├── TrainingError           a training run that cannot go on
     ├── StoreError              a file of results that cannot be read or written
     └── ResourceError           memory or disk ran out in a way that could not be avoided
 
 Each message is one sentence that names the thing, what it got and what was expected. The command line prints it and
 exits with code 2; anything outside this tree is a bug in surebound.
+
+Names come from files that strangers wrote: `quoted` puts one into a sentence, `one_line` what
+a library says about them, and `visible` makes any text safe to print.
 """
+
+_LONG = 80  # letters of a name in a sentence
+_SPACES = "".join(map(chr, (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)))
+
+
+def visible(text: str | bytes, keep: str = "") -> str:
+    r"""The text with an escape for each character that a terminal or browser obeys or hides instead of showing it:
+    control characters, line ends, marks that turn text around, letters without width, halves of surrogates. Text that
+    is not UTF-8, which protobuf hands out as bytes, is decoded likewise.
+
+    >>> print(visible("ü\x1b[31m \u202e\n"), visible("a\nb", keep="\n"))
+    ü\x1b[31m \u202e\n a
+    b
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    shown = f"{_SPACES}{keep}"
+    return "".join(c if c.isprintable() or c in shown else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shortened(name: str | bytes, most: int = _LONG) -> str:
+    """A name, visible, and without its middle if it is long.
+
+    >>> shortened("conv1"), shortened("a\\n" + "n" * 99, 9)
+    ('conv1', 'a\\\\nnn…nnnn')
+    """
+    if len(name) <= most:
+        return visible(name)
+    return f"{visible(name[: most // 2])}…{visible(name[len(name) - (most - most // 2 - 1) :])}"
+
+
+def quoted(name: str | bytes, most: int = _LONG) -> str:
+    """A name for a sentence: shortened, in quotes."""
+    return f"'{shortened(name, most)}'"
+
+
+def one_line(error: Exception, most: int = 300) -> str:
+    """What a library says about an error, as a part of a sentence."""
+    return visible(" ".join(str(error).split())[:most]) or type(error).__name__
 
 
 class SureboundError(Exception):
@@ -37,6 +82,10 @@ class UnsupportedOpError(NetworkError):
 
 class PropertyError(SureboundError):
     """A property that cannot be read or does not fit the network."""
+
+
+class OutOfTimeError(SureboundError):
+    """The time that was given ran out while something was read."""
 
 
 class TrainingError(SureboundError):

@@ -98,7 +98,7 @@ class Enclosure:
         if op.roundings or op.bias is not None:
             underflow = TINY if any(_underflows(m) for m in (*magnitudes, *_weights(op))) else 0.0
             radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * centre.abs() + underflow
-            self.errors[i] = self.errors[i] * SLACK + underflow
+            self.errors[i] = self.errors[i] * SLACK
         wide = ~(radius <= 0)
         # Where numbers grow out of hand nothing is known: infinite bounds make every dual bound that needs them −∞.
         lower, upper = (

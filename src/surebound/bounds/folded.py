@@ -19,7 +19,7 @@ from surebound.bounds.audit import auditor
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Activate, Block, Pulled, Rows, consecutive
 from surebound.bounds.kernel import Kernel
-from surebound.bounds.rounding import DECIMAL, SLACK, SLOPE, TINY, gamma
+from surebound.bounds.rounding import DECIMAL, SLACK, SLOPE, TINY, UNDERFLOW, gamma
 from surebound.bounds.sparse import compressed, is_sparse
 from surebound.network.op import Affine
 from surebound.network.patch import Patch, pull_patches
@@ -112,7 +112,7 @@ class FoldedForm:
             error += flat[:, fixed].abs() @ (enclosure.constant_error(len(point)) * point.abs() + slack)
         audit = auditor()
         meaning = None if audit is None else audit.meaning(network, {node: c.full() for node, c in start.items()})
-        return Rows(out, constant, error * SLACK + TINY, meaning)
+        return Rows(out, constant, error * SLACK + UNDERFLOW, meaning)
 
     def rows(self, on_output: Tensor, on_input: Tensor, constant: Tensor) -> Rows:
         network = self.enclosure.network

@@ -3,11 +3,13 @@
 import json
 import shlex
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surebound import interrupts
 from surebound.attacks import ATTACKS
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
@@ -20,10 +22,10 @@ from surebound.cli.arguments import (
     set_threads,
     write_whole,
 )
-from surebound.cli.command import INTERRUPTED, Command
+from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.model import add_images, check_model, choose_images
-from surebound.errors import UsageError
+from surebound.errors import UsageError, visible
 from surebound.memory import keep_memory
 
 if TYPE_CHECKING:
@@ -73,22 +75,33 @@ def _run(args: Namespace) -> int:
         raise UsageError("--threads beside --workers: each worker has one thread; expected one of the two")
     task = _task(args)
     line = _Line(quiet=args.quiet)
-    try:
-        from surebound.evaluate.certify import certify
+    from surebound.evaluate.certify import certify, so_far
 
-        result = certify(task, store, workers=args.workers, resume=args.resume, on_progress=line)
-    except KeyboardInterrupt:
-        line.done()
-        if sys.stderr is not None:
-            print(f"interrupted; what is done is in '{store}', and --resume goes on from there", file=sys.stderr)
-        return INTERRUPTED
-    finally:
-        line.done()
-    record = _record(args, result)
+    interrupted, begin = False, time.monotonic()
+    with interrupts.held():
+        try:
+            with interrupts.raising():
+                result = certify(task, store, workers=args.workers, resume=args.resume, on_progress=line)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            line.done()
+        if interrupted:
+            if sys.stderr is not None:
+                print(f"interrupted; what is done is in '{store}', and --resume goes on from there", file=sys.stderr)
+            found = so_far(task, store, time.monotonic() - begin)
+            if found is not None:
+                _write(files, _record(args, found, interrupted=True))
+            return interrupts.code()
+        record = _record(args, result)
+        _write(files, record)
+        _report(record)
+    return 0
+
+
+def _write(files: dict[str, Path], record: dict[str, Any]) -> None:
     if "json" in files:
         write_whole(files["json"], json.dumps(record, indent=2, allow_nan=False) + "\n")
-    _report(record)
-    return 0
 
 
 def _default_store(model: str) -> Path:
@@ -139,10 +152,13 @@ class _Line:
         self._line.show(progress.share, text)
 
 
-def _record(args: Namespace, result: "Certification") -> dict[str, Any]:
+def _record(args: Namespace, result: "Certification", *, interrupted: bool = False) -> dict[str, Any]:
     from surebound.evaluate.store import OUTCOMES, STAGES
 
     found, undecided = result.accuracies, ("timeout", "unknown")
+    phases: Counter[str] = Counter()
+    for row in result.rows:
+        phases.update(row.phases)
     ended = Counter(row.outcome for row in result.rows)
     settled = Counter(row.stage for row in result.rows if row.outcome not in undecided)
     return {
@@ -160,6 +176,8 @@ def _record(args: Namespace, result: "Certification") -> dict[str, Any]:
         "store": str(result.store),
         "run": result.run,
         "seconds": round(result.seconds, 6),
+        "seconds_by_phase": {name: round(seconds, 6) for name, seconds in phases.items()},
+        "interrupted": interrupted,
     }
 
 
@@ -178,7 +196,7 @@ def _report(record: dict[str, Any]) -> None:
         print(f"undecided {100 * record['undecided']:5.1f} %  ({left} of {images})")
     settled = ", ".join(f"{stage} {n}" for stage, n in record["settled_by"].items())
     print(f"settled by {settled}; {record['subproblems']:,} subproblems in {record['seconds']:.1f} s")
-    print(f"results in {record['store']}", flush=True)
+    print(f"results in {visible(record['store'])}", flush=True)
 
 
 COMMAND = Command("prove, image by image, how robust a network is on a data set", _configure, _run)

@@ -5,11 +5,21 @@ import shutil
 import sys
 import time
 
+from surebound.errors import visible
 from surebound.verify.progress import Progress
+
+USAGE_ERROR = 2  # the exit code
 
 _CELLS = 20
 _REDRAW = 0.1  # seconds between two drawings of the bar
 _LINES = 5.0  # seconds between two plain lines
+
+
+def complain(message: str) -> int:
+    """Print an error on one line, whatever names are in it; the exit code."""
+    if sys.stderr is not None:
+        print(f"surebound: {visible(' '.join(message.split()))}", file=sys.stderr)
+    return USAGE_ERROR
 
 
 class StatusLine:
@@ -27,6 +37,7 @@ class StatusLine:
         if self._quiet or (since < (_REDRAW if self._terminal else _LINES) and not (self._terminal and now)):
             return
         self._shown = time.monotonic()
+        text = visible(text)
         if not self._terminal:
             print(text, file=sys.stderr, flush=True)
             return
@@ -45,10 +56,11 @@ class StatusLine:
 
 
 class ProgressLine:
-    """Shows the `Progress` of a verification, and keeps the last one."""
+    """Shows the `Progress` of a verification, and keeps the last one, and the last that counted subproblems."""
 
     def __init__(self, *, quiet: bool, timeout: float | None = None) -> None:
         self.last: Progress | None = None
+        self.counted: Progress | None = None
         self._line = StatusLine(quiet=quiet)
         self._timeout = timeout
         self._begin = time.monotonic()
@@ -56,6 +68,7 @@ class ProgressLine:
     def __call__(self, progress: Progress) -> None:
         new_phase = self.last is None or progress.phase != self.last.phase
         self.last = progress
+        self.counted = progress if progress.subproblems else self.counted
         seconds = time.monotonic() - self._begin
         share = None if self._timeout is None else seconds / self._timeout
         self._line.show(share, self._describe(progress, seconds), now=new_phase)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from surebound.cli.arguments import check_network, check_property
 from surebound.cli.command import Command
-from surebound.errors import UnsupportedOpError
+from surebound.errors import UnsupportedOpError, quoted, shortened, visible
 
 if TYPE_CHECKING:
     from surebound.bounds.enclosure import Enclosure
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _LABEL = 13  # the width of the labels on the left
 _BYTES = 12  # of a folded weight, in float64 for proofs and in float32 for the search
 _SMALL = 50_000  # multiply-adds below which the rate of large products says nothing
+_MOST = 50  # names in a list
+_NAME = 40  # letters of a name in a table
 _NODE_BYTES = 5  # of a neuron in an open subproblem: its split, and two duals in half precision
 
 
@@ -58,7 +60,9 @@ def _load(path: str, found: "Survey") -> tuple["Network | None", list[str]]:
     from surebound.load.onnx import load_onnx
 
     if found.unsupported:
-        return None, [f"{kind}, node '{name}'" for kind, name in found.unsupported]
+        nodes = [f"{shortened(kind)}, node {quoted(name)}" for kind, name in found.unsupported[:_MOST]]
+        left = len(found.unsupported) - _MOST
+        return None, [*nodes, *[f"and {left:,} more"] * (left > 0)]
     try:
         return load_onnx(path), []
     except UnsupportedOpError as error:  # an operation that is supported in other forms
@@ -66,21 +70,22 @@ def _load(path: str, found: "Survey") -> tuple["Network | None", list[str]]:
 
 
 def _line(label: str, text: str) -> None:
-    print(f"{label:<{_LABEL}}{text}", flush=True)
+    print(f"{label:<{_LABEL}}{visible(text)}", flush=True)
 
 
 def _print_survey(path: str, found: "Survey") -> None:
     _line("network", path)
     for name, shape in found.inputs:
-        _line("input", f"{shape}  ('{name}')")
+        _line("input", f"{shortened(shape)}  ({quoted(name)})")
     for name, shape in found.outputs:
-        _line("output", f"{shape}  ('{name}')")
+        _line("output", f"{shortened(shape)}  ({quoted(name)})")
     _line("operations", _counts(found.operations))
     _line("parameters", f"{found.parameters:,}")
 
 
 def _counts(names: "Counter[str]") -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
+    known = [f"{count} {shortened(name)}" for name, count in sorted(names.items())]
+    return ", ".join([*known[:_MOST], *[f"and {len(known) - _MOST:,} other kinds"] * (len(known) > _MOST)])
 
 
 def _print_problem(path: str, network: "Network", problem: "Property") -> None:
@@ -140,7 +145,7 @@ def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]
     table = [["layer", "node", "shape", *(title for title, _ in numbers)]]
     for k, node in enumerate(nodes):
         shape = " x ".join(map(str, node.shape))
-        table.append([str(k + 1), node.name, shape, *(f"{column[k]:,}" for _, column in numbers)])
+        table.append([str(k + 1), shortened(node.name, _NAME), shape, *(f"{column[k]:,}" for _, column in numbers)])
     table.append(["all", "", "", *(f"{sum(column):,}" for _, column in numbers)])
     spans = [max(len(row[c]) for row in table) for c in range(len(table[0]))]
     print()

@@ -1,4 +1,4 @@
-"""The entry point `surebound`: finds the command, and turns errors into one sentence and an exit code."""
+"""The command `surebound`: finds the subcommand, and turns errors into one sentence and an exit code."""
 
 import io
 import os
@@ -7,15 +7,15 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import NoReturn
 
+from surebound import interrupts
 from surebound.cli import COMMANDS
-from surebound.cli.command import INTERRUPTED
-from surebound.errors import SureboundError
+from surebound.cli.display import USAGE_ERROR, complain
+from surebound.errors import SureboundError, visible
 from surebound.version import __version__
 
 # Threads that spin while they wait make everything many times slower as soon as the machine has other work to do.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-USAGE_ERROR = 2
 NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
 
 
@@ -23,7 +23,7 @@ class _Parser(ArgumentParser):
     """Errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"{self.prog}: {message} (see '{self.prog} --help')\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: {visible(message)} (see '{self.prog} --help')\n")
 
 
 def build_parser() -> ArgumentParser:
@@ -54,27 +54,21 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
         return code
     except SureboundError as error:
-        return _fail(str(error))
+        return complain(str(error))
     except MemoryError:
-        return _fail("there is not enough memory for this network")
+        return complain("there is not enough memory for this network")
     except BrokenPipeError:
         # Nobody reads the output any more, and the interpreter must not complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO_READER
     except OSError as error:
-        return _fail(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else ""))
+        return complain(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else ""))
     except KeyboardInterrupt:
-        _fail("interrupted")
-        return INTERRUPTED
+        complain("interrupted")
+        return interrupts.code()
 
 
-def _fail(message: str) -> int:
-    if sys.stderr is not None:
-        print(f"surebound: {' '.join(message.split())}", file=sys.stderr)
-    return USAGE_ERROR
-
-
-def entry() -> NoReturn:
+def run() -> NoReturn:
     """Run a command and leave the process at once: tearing torch down takes longer than many a verification.
 
     It also makes sure of the code 130, which Python replaces if an interrupt passed through an exec() in some import.

@@ -7,10 +7,11 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from surebound import interrupts
 from surebound.cli.arguments import count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
-from surebound.errors import UsageError
+from surebound.errors import UsageError, visible
 from surebound.reproduce.scales import METHODS, NETWORKS, SCALES, SETTINGS
 from surebound.verify import SEARCHES
 
@@ -83,17 +84,19 @@ def _run(args: Namespace) -> int:
         names = ", ".join(f"{method} at {setting}" for setting, method in NETWORKS)
         raise UsageError(f"branching is compared on {names}; --settings and --methods leave none of them")
     line = _Line(quiet=args.quiet)
+    plan, perform = _plan(args), _experiment(args)
     try:
-        summary = _reproduce(_plan(args), args.experiment, line)
+        with interrupts.raising():
+            summary = perform(plan, line)
     except KeyboardInterrupt:
         line.done()
         _say(f"surebound: interrupted; --resume goes on with what is in '{args.out}'")
-        raise
+        return interrupts.code()
     finally:
         line.done()
     print(summary.markdown)
     for file in summary.files:
-        print(f"wrote {file}")
+        print(f"wrote {visible(str(file))}")
     for sentence in summary.failures:
         _say(f"surebound: {sentence}")
     if summary.failures:
@@ -127,18 +130,21 @@ def _plan(args: Namespace) -> "Plan":
     )
 
 
-def _reproduce(plan: "Plan", experiment: str, line: "_Line") -> "Summary":
-    if plan.steps is not None:
+def _experiment(args: Namespace) -> Callable[["Plan", "_Line"], "Summary"]:
+    """What to do, all that it needs being imported."""
+    import torch  # noqa: F401
+
+    if args.steps is not None:
         from surebound.reproduce.trial import try_trainings
 
-        return try_trainings(plan, line)
-    if experiment == "table1":
+        return try_trainings
+    if args.experiment == "table1":
         from surebound.reproduce.table1 import reproduce_table1
 
-        return reproduce_table1(plan, line)
+        return reproduce_table1
     from surebound.reproduce.branching import reproduce_branching
 
-    return reproduce_branching(plan, line)
+    return reproduce_branching
 
 
 class _Line:

@@ -2,11 +2,10 @@
 
 import json
 import sys
-import time
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 
+from surebound import interrupts
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
     add_search,
@@ -20,12 +19,17 @@ from surebound.cli.arguments import (
     thread_count,
     write_whole,
 )
-from surebound.cli.command import INTERRUPTED, Command
-from surebound.cli.display import ProgressLine
+from surebound.cli.command import Command
+from surebound.cli.display import ProgressLine, complain
 from surebound.cli.quick_torch import quick_import
-from surebound.errors import UsageError
+from surebound.cli.watchdog import Watchdog
+from surebound.errors import OutOfTimeError, UsageError, visible
+from surebound.limits import Deadline
 from surebound.memory import keep_memory
-from surebound.problem import Counterexample, Verdict
+from surebound.problem import Counterexample, Status, Verdict
+from surebound.verify.clock import Clock
+
+_GRACE = 1.0  # seconds after the timeout in which the verification ends by itself
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -37,7 +41,7 @@ def _configure(parser: ArgumentParser) -> None:
         choices=CHOICES,
         default="auto",
         help="which neuron to split (upb, fsb, sr, or mixture of upb and sr), or input: bisect the input box; "
-        "auto: input where few inputs vary, else mixture; the search around it is --search's (default)",
+        "auto: input where few inputs vary, else mixture (default)",
     )
     add_search(parser)
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
@@ -54,26 +58,53 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    begin = time.monotonic()
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, json=args.json)
-    progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
-    interrupted = False
+    work = _Work(args)
+
+    def interrupted() -> None:
+        work.progress.done()
+        _give_up(args, files, work.so_far("unknown", "interrupted"))
+
+    def overdue() -> int:
+        """Answer in place of a main thread that did not notice that the time is up."""
+        return _give_up(args, files, work.so_far("timeout", f"the time ran out while {work.doing}"))
+
+    watchdog = Watchdog(work.clock.deadline + _GRACE, overdue)
+    with interrupts.held():
+        with interrupts.leaving(interrupted):
+            try:
+                verdict = work.verdict()
+            except OutOfTimeError as error:
+                verdict = work.so_far("timeout", str(error))
+            except KeyboardInterrupt:  # in a program that calls `main` itself
+                interrupted()
+                return interrupts.code()
+            finally:
+                watchdog.call_off()
+                work.progress.done()
+        _finish(args, files, verdict)
+    return 0
+
+
+def _give_up(args: Namespace, files: dict[str, Path], verdict: Verdict) -> int:
+    """Write and print what is known so far; the exit code."""
     try:
-        verdict = _verify(args, begin, progress)
-    except KeyboardInterrupt:
-        interrupted = True
-        verdict = _so_far(progress, time.monotonic() - begin, args.seed)
-    finally:
-        progress.done()
+        _finish(args, files, verdict)
+    except UsageError as error:
+        return complain(str(error))
+    return 0
+
+
+def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict) -> None:
+    """Write and print the verdict."""
     texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
     failed = _write({path: texts[option] for option, path in files.items()})
     print(verdict.status, flush=True)
     if failed is not None:  # the verdict is out; now the exit code says that a file is missing
         raise failed
     if not args.quiet and sys.stderr is not None:
-        print(_summary(verdict), file=sys.stderr)
-    return INTERRUPTED if interrupted else 0
+        print(visible(_summary(verdict)), file=sys.stderr)
 
 
 def _write(texts: dict[Path, str]) -> UsageError | None:
@@ -87,43 +118,60 @@ def _write(texts: dict[Path, str]) -> UsageError | None:
     return failed
 
 
-def _verify(args: Namespace, begin: float, progress: ProgressLine) -> Verdict:
-    from surebound.load.vnnlib import read_property
+class _Work:
+    """One verification, and what is known of it at any time."""
 
-    problem = read_property(args.property)  # before the slow imports, so that mistakes in it show at once
-    keep_memory()
-    importing = time.monotonic()
-    quick_import()
-    imported = time.monotonic()
-    set_threads(args.threads)
-    from surebound.api import load, verify
+    def __init__(self, args: Namespace) -> None:
+        self.progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
+        self.clock = Clock(args.timeout, self.progress)
+        self.doing = "starting"
+        self._args = args
 
-    model = load(args.net)
-    loading = time.monotonic() - begin
-    timeout = None if args.timeout is None else max(args.timeout - loading, 0.01)
-    verdict = verify(
-        model,
-        problem,
-        timeout=timeout,
-        branching=args.branching,
-        search=args.search,
-        seed=args.seed,
-        memory=args.memory,
-        early_stop=args.early_stop,
-        on_progress=progress,
-    )
-    torch = imported - importing
-    phases = {"import": round(torch, 6), "load": round(loading - torch, 6), **verdict.seconds_by_phase}
-    return replace(verdict, seconds=verdict.seconds + loading, seconds_by_phase=phases)
+    def verdict(self) -> Verdict:
+        """Read the files and decide."""
+        args = self._args
+        with self.clock.phase("load"):
+            from surebound.load.vnnlib import read_property
 
+            # before the slow imports, so that mistakes in it show at once
+            problem = read_property(args.property, deadline=self._deadline(f"reading '{args.property}'"))
+            keep_memory()
+            self.doing = "importing torch"
+            with self.clock.phase("import"):
+                quick_import()
+            set_threads(args.threads)
+            from surebound.load.onnx import load_model
+            from surebound.verify.pipeline import Options, verify
 
-def _so_far(progress: ProgressLine, seconds: float, seed: int) -> Verdict:
-    """What is known when the user interrupts."""
-    last = progress.last
-    subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
-    return Verdict(
-        status="unknown", reason="interrupted", seconds=seconds, subproblems=subproblems, lower_bound=lowest, seed=seed
-    )
+            model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
+        self.doing = "verifying"
+        options = Options.of(
+            args.search,
+            timeout=args.timeout,
+            branching=args.branching,
+            seed=args.seed,
+            memory=args.memory,
+            early_stop=args.early_stop,
+        )
+        return verify(model, problem, options, clock=self.clock)
+
+    def _deadline(self, doing: str) -> Deadline:
+        self.doing = doing
+        return Deadline(self.clock.deadline, doing)
+
+    def so_far(self, status: Status, reason: str) -> Verdict:
+        """What is known when it has to end."""
+        last = self.progress.counted
+        subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
+        return Verdict(
+            status=status,
+            reason=reason,
+            seconds=self.clock.elapsed,
+            seconds_by_phase=self.clock.phases,
+            subproblems=subproblems,
+            lower_bound=lowest,
+            seed=self._args.seed,
+        )
 
 
 def vnncomp_text(verdict: Verdict) -> str:

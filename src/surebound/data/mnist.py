@@ -4,10 +4,8 @@ http://yann.lecun.com/exdb/mnist/
 An IDX file has a magic number, its sizes as 32-bit big-endian numbers, and a byte per element. Files may be gzipped.
 """
 
-import gzip
 import os
 import struct
-import zlib
 from math import prod
 from pathlib import Path
 
@@ -16,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from surebound.data.dataset import Dataset, Images
-from surebound.data.files import find_folder, read_bytes
+from surebound.data.files import find_folder
 from surebound.errors import UsageError
+from surebound.limits import DATA_BYTES, read_file
 
 CLASSES = tuple("0123456789")
 SIDE = 28
@@ -45,12 +44,8 @@ def _read(path: Path, sizes: tuple[int, ...]) -> NDArray[np.uint8]:
     """(n, *sizes)"""
     if not os.path.exists(path) and os.path.exists(path.with_suffix("")):
         path = path.with_suffix("")
-    content = read_bytes(path, source=SOURCE)
-    if content.startswith(b"\x1f\x8b"):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UsageError(f"'{path}' is damaged or cut short ({error}); expected a gzipped IDX file") from error
+    expected = f"an IDX file of {SOURCE}"
+    content = read_file(path, "file", UsageError, most=DATA_BYTES, unpacked=DATA_BYTES, expected=expected)
     dimensions = 1 + len(sizes)
     start = 4 + 4 * dimensions
     if len(content) < start:

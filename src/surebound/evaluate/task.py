@@ -17,7 +17,7 @@ from surebound.data.dataset import Dataset
 from surebound.errors import MissingFileError, NetworkError, UsageError
 from surebound.evaluate.stages import Sample, Settings
 from surebound.evaluate.store import Run
-from surebound.load.onnx import fingerprint
+from surebound.load.onnx_file import fingerprint
 from surebound.network.model import Model
 from surebound.problem import Robustness
 from surebound.version import __version__

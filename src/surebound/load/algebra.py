@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.errors import NetworkError, UnsupportedOpError
+from surebound.limits import AXES, check_elements
 from surebound.network.build import Builder, Pads, Real, real
 from surebound.network.linear import size
 from surebound.network.op import Shape
@@ -44,6 +45,24 @@ def inner(shape: Shape) -> Shape:
     return shape[1:] if len(shape) > 1 and shape[0] == 1 else shape or (1,)
 
 
+def joint_shape(*shapes: Shape) -> Shape:
+    """What shapes are broadcast to, of any size.
+
+    >>> joint_shape((3, 1), (2**40,))
+    (3, 1099511627776)
+    """
+    rank = max(map(len, shapes))
+    if rank > AXES:
+        raise NetworkError(f"a tensor has {rank} axes; expected at most {AXES}")
+    joint = []
+    for lengths in zip(*((*(1,) * (rank - len(shape)), *shape) for shape in shapes), strict=True):
+        different = {n for n in lengths if n != 1} or {1}
+        if len(different) > 1:
+            raise NetworkError(f"shapes {', '.join(str(list(s)) for s in shapes)} cannot be broadcast to one")
+        joint.append(different.pop())
+    return tuple(joint)
+
+
 class Algebra:
     """Arithmetic with NumPy's broadcasting on tensors of which at least one is a `Data`."""
 
@@ -59,7 +78,7 @@ class Algebra:
         """The value as a `Data`, if need be one that is constant."""
         if isinstance(value, Data):
             return value
-        return self.wrap(self.builder.constant(real(value).reshape(-1)), value.shape)
+        return self.wrap(self.builder.constant(_exact(value).reshape(-1)), value.shape)
 
     # ---- moving numbers
 
@@ -71,6 +90,7 @@ class Algebra:
 
     def broadcast(self, x: Data, shape: Shape) -> Data:
         """x repeated along new axes and axes of length 1."""
+        check_elements(shape)
         return x if x.shape == shape else self.move(x, lambda index: np.broadcast_to(index, shape))
 
     def concat(self, values: Sequence[Value], axis: int) -> Data:
@@ -89,6 +109,7 @@ class Algebra:
         """A constant around x, (before, after) for each axis."""
         if any(p < 0 for pair in pads for p in pair):
             raise NetworkError(f"pads of {[list(p) for p in pads]} remove elements; expected pads of at least 0")
+        check_elements(n + before + after for n, (before, after) in zip(x.shape, pads, strict=True))
         padded = self.move(x, lambda index: np.pad(index, pads, constant_values=-1))
         fill = np.pad(np.zeros(x.shape), pads, constant_values=float(real(value)))
         return self.shift(padded, fill)
@@ -97,21 +118,21 @@ class Algebra:
 
     def shift(self, x: Data, constant: Array) -> Data:
         """x + c."""
-        shape = np.broadcast_shapes(x.shape, constant.shape)
+        shape = joint_shape(x.shape, constant.shape)
         x = self.broadcast(x, shape)
         return Data(self.builder.shift(x.node, _spread(constant, shape)), shape)
 
     def scale(self, x: Data, constant: Array | Tensor, *, exact: bool = True) -> Data:
         """c ⊙ x; `exact` as in `Builder.scale`."""
         c = np.asarray(constant)
-        shape = np.broadcast_shapes(x.shape, c.shape)
+        shape = joint_shape(x.shape, c.shape)
         x = self.broadcast(x, shape)
         return Data(self.builder.scale(x.node, _spread(c, shape), exact=exact), shape)
 
     def sum(self, a: Value, b: Value, sign: int = 1) -> Data:
         """a + b or a − b."""
         if isinstance(a, Data) and isinstance(b, Data):
-            shape = np.broadcast_shapes(a.shape, b.shape)
+            shape = joint_shape(a.shape, b.shape)
             nodes = self.broadcast(a, shape).node, self.broadcast(b, shape).node
             return Data(self.builder.sum(*nodes, signs=(1, sign)), shape)
         if isinstance(a, Data):
@@ -145,7 +166,7 @@ class Algebra:
         constants = [_exact(v) for v in values if not isinstance(v, Data)]
         tensors = [v for v in values if isinstance(v, Data)]
         pick = self.builder.maximum if largest else self.builder.minimum
-        shape = np.broadcast_shapes(*(v.shape for v in values))
+        shape = joint_shape(*(v.shape for v in values))
         nodes = [self.broadcast(v, shape).node for v in tensors]
         node = reduce(pick, nodes)
         if constants:
@@ -253,8 +274,15 @@ class Algebra:
         return self.wrap(node if kind == "max" else b.negate(node), shape)
 
 
+def check_real(constant: Array) -> None:
+    """Refuse a constant that no network computes with."""
+    if constant.dtype.kind in "OSUc":
+        raise NetworkError("a constant is text or complex; expected real numbers")
+
+
 def _exact(constant: Array) -> NDArray[np.float64]:
     """The constant in float64, which holds every float16, bfloat16, float32 and float64."""
+    check_real(np.asarray(constant))
     with np.errstate(invalid="ignore"):  # a NaN is refused where it is used
         return np.asarray(constant).astype(np.float64)
 

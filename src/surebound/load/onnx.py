@@ -5,7 +5,6 @@ input (shape arithmetic, folded weights) is evaluated once as ONNX defines it, i
 axis is read as a batch of 1 and left out of the network's shapes.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,41 +14,59 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surebound.errors import NetworkError, UnsupportedOpError
+from surebound.errors import NetworkError, ResourceError, UnsupportedOpError, one_line, quoted, visible
+from surebound.limits import AXES, Deadline, Tally, check_elements
 from surebound.load.agreement import check_agreement
-from surebound.load.algebra import Algebra, Array, Data, Value, inner
-from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED, Call, check_elements
-from surebound.load.replay import Replay, read_bytes, replay
+from surebound.load.algebra import Algebra, Data, Value, inner
+from surebound.load.fold import EVALUATED, evaluate
+from surebound.load.onnx_file import STANDARD, File, array, constants, read_onnx
+from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED, Call
+from surebound.load.replay import Replay, replay
+from surebound.memory import is_out_of_memory
 from surebound.network.build import Builder
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.network.op import Shape
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, NodeProto, ValueInfoProto
 
-OLDEST_OPSET = 7
-"""Before it, broadcasting was an attribute of each operation."""
+_SHOWN = 5  # names in a sentence
+_LONG = 40  # letters of an operation's name
 
 
 def load_onnx(path: str | Path, *, check: bool = True) -> Network:
     """The network in an .onnx or .onnx.gz file, by default compared with onnxruntime at a few points."""
-    path = Path(path)
-    model = _parse(path)
-    opset = _opset(model, path)
-    source = _single_input(model.graph, path)
-    errors = []
-    for shape in _input_shapes(source, model.graph.output[0], path):
-        try:
-            network = _Reader(model.graph, opset, path).read(source.name, shape)
-            break
-        except NetworkError as error:
-            errors.append(error)
-    else:
-        raise errors[0]
     if check:
-        check_against_onnxruntime(network, path)
-    return network
+        return load_model(path).network
+    file = read_onnx(Path(path))
+    return _read(file, _input_shapes(file, None)[0], Deadline())
+
+
+def load_model(path: str | Path, *, inputs: int | None = None, deadline: Deadline = Deadline()) -> Model:
+    """The network of a file, together with the file run by onnxruntime, which it is compared with at a few points.
+
+    Where it is not clear whether an input's first axis is a batch, the reading with so many `inputs` goes first.
+    onnxruntime never sees a file that was not read before: it would allocate and run whatever is in it.
+    """
+    path = Path(path)
+    try:
+        file = read_onnx(path, deadline)
+        original: Replay | None = None
+        refused: list[NetworkError] = []
+        for shape in _input_shapes(file, inputs):
+            try:
+                network = _read(file, shape, deadline)
+                original = original or Replay(file)
+                check_agreement(network, original, "onnxruntime", f"'{path}'", deadline=deadline)
+                return Model(network, original, str(path))
+            except NetworkError as error:
+                refused.append(error)
+        raise refused[0]
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise ResourceError(f"there is not enough memory to read '{path}'; expected a smaller network") from error
+        raise
 
 
 @dataclass(frozen=True)
@@ -64,29 +81,31 @@ class Survey:
 
 
 def survey(path: str | Path) -> Survey:
-    """What an ONNX file holds. An operation that depends on no input is supported, since it is evaluated on loading."""
-    graph = _parse(Path(path)).graph
-    constants = {weight.name for weight in graph.initializer}
-    sources = [value for value in graph.input if value.name not in constants]
+    """What an ONNX file holds. An operation that depends on no input is evaluated on loading, if it is a simple one."""
+    graph = read_onnx(Path(path)).model.graph
+    weights = {weight.name for weight in graph.initializer}
+    sources = [value for value in graph.input if value.name not in weights]
     live = {value.name for value in sources}  # what depends on the input
     operations: Counter[str] = Counter()
     unsupported = []
     for node in graph.node:
-        kind = node.op_type if _standard(node) else f"{node.domain}.{node.op_type}"
+        kind = visible(node.op_type if _standard(node) else f"{node.domain}.{node.op_type}")
         operations[kind] += 1
         if live.isdisjoint(node.input) and _standard(node):
+            if node.op_type not in EVALUATED:
+                unsupported.append((kind, _name(node)))
             continue
         if not _supported(node):
             unsupported.append((kind, _name(node)))
         if node.op_type not in ("Shape", "Size"):
             live.update(node.output)
     floats = [w for w in graph.initializer if w.data_type in FLOATING]
-    floats += [a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.t.data_type in FLOATING]
+    floats += [t for n in graph.node if n.op_type == "Constant" for t in constants(n) if t.data_type in FLOATING]
     return Survey(
         operations,
         tuple(unsupported),
-        tuple((value.name, _shape_text(value)) for value in sources),
-        tuple((value.name, _shape_text(value)) for value in graph.output),
+        tuple((visible(value.name), _shape_text(value)) for value in sources),
+        tuple((visible(value.name), _shape_text(value)) for value in graph.output),
         sum(prod(tensor.dims) for tensor in floats),
     )
 
@@ -102,7 +121,7 @@ def unsupported_operations(path: str | Path) -> Counter[str]:
 
 
 def _standard(node: "NodeProto") -> bool:
-    return node.domain in ("", "ai.onnx")
+    return node.domain in STANDARD
 
 
 def _supported(node: "NodeProto") -> bool:
@@ -110,69 +129,20 @@ def _supported(node: "NodeProto") -> bool:
 
 
 def _name(node: "NodeProto") -> str:
-    return str(node.name or (node.output[0] if node.output else node.op_type))
+    return visible(node.name or (node.output[0] if node.output else node.op_type))
 
 
 def _shape_text(value: "ValueInfoProto") -> str:
     dims = value.type.tensor_type.shape.dim
-    return " x ".join(str(d.dim_value) if d.dim_value > 0 else d.dim_param or "?" for d in dims) or "?"
-
-
-def load_model(path: str | Path) -> Model:
-    """The network of a file, together with the file run by onnxruntime."""
-    return Model(load_onnx(path), replay(path), str(path))
-
-
-def fingerprint(path: Path) -> str:
-    """The SHA-256 of a file and, where it keeps weights in others, of those, too."""
-    digest = hashlib.sha256(path.read_bytes())
-    import onnx
-    from onnx.external_data_helper import uses_external_data
-
-    graph = onnx.load_model_from_string(read_bytes(path)).graph
-    constants = [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
-    named = {
-        entry.value
-        for tensor in (*graph.initializer, *constants)
-        if uses_external_data(tensor)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    for name in sorted(named):
-        digest.update(name.encode() + (path.parent / name).read_bytes())
-    return digest.hexdigest()
+    return " x ".join(str(d.dim_value) if d.dim_value > 0 else visible(d.dim_param) or "?" for d in dims) or "?"
 
 
 def check_against_onnxruntime(network: Network, path: str | Path) -> None:
     """Raise `NetworkError` if the network differs from the file, run by onnxruntime at a few fixed points."""
-    check_agreement(network, Replay(path), "onnxruntime", f"'{path}'")
+    check_agreement(network, replay(path), "onnxruntime", f"'{path}'")
 
 
-def _parse(path: Path) -> "ModelProto":
-    """The file's content, checked for what surebound cannot read at all."""
-    content = read_bytes(path)
-    import onnx
-
-    try:
-        model = onnx.load_model_from_string(content)
-    except Exception as error:  # protobuf has no typed errors to name here
-        raise NetworkError(f"'{path}' is not an ONNX file, or is cut short; expected an ONNX model") from error
-    if not model.HasField("graph") or not model.graph.output:
-        raise NetworkError(f"'{path}' holds no network; expected an ONNX model with a graph")
-    if model.graph.sparse_initializer:
-        raise NetworkError(f"'{path}' has sparse weights; expected dense ones")
-    try:
-        onnx.load_external_data_for_model(model, str(path.parent))
-    except Exception as error:  # the helper lets many kinds through: missing files, bad offsets, forbidden paths
-        raise NetworkError(f"'{path}' keeps weights in other files, which cannot be read: {error}") from error
-    return model
-
-
-def _opset(model: "ModelProto", path: Path) -> int:
-    version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    if version < OLDEST_OPSET:
-        raise NetworkError(f"'{path}' uses ONNX opset {version}; expected {OLDEST_OPSET} or later")
-    return int(version)
+# ---- the input
 
 
 def _single_input(graph: "GraphProto", path: Path) -> "ValueInfoProto":
@@ -181,76 +151,95 @@ def _single_input(graph: "GraphProto", path: Path) -> "ValueInfoProto":
     inputs: list[ValueInfoProto] = [i for i in graph.input if i.name not in weights]
     for kind, found in (("inputs", inputs), ("outputs", list(graph.output))):
         if len(found) != 1:
-            names = ", ".join(f.name for f in found) or "none"
-            raise NetworkError(f"'{path}' has {len(found)} {kind} ({names}); expected one")
-    tensor = inputs[0].type.tensor_type
+            names = ", ".join(quoted(f.name) for f in found[:_SHOWN]) or "none"
+            more = ", …" if len(found) > _SHOWN else ""
+            raise NetworkError(f"'{path}' has {len(found)} {kind} ({names}{more}); expected one")
+    name, tensor = quoted(inputs[0].name), inputs[0].type.tensor_type
     if tensor.elem_type not in (FLOAT, DOUBLE):
-        raise NetworkError(f"the input '{inputs[0].name}' of '{path}' is not of floating point; expected float32")
+        raise NetworkError(f"the input {name} of '{path}' is not of floating point; expected float32")
     if not tensor.HasField("shape"):
-        raise NetworkError(f"the input '{inputs[0].name}' of '{path}' has no shape; expected fixed dimensions")
+        raise NetworkError(f"the input {name} of '{path}' has no shape; expected fixed dimensions")
+    if len(tensor.shape.dim) > AXES:
+        raise NetworkError(f"the input {name} of '{path}' has {len(tensor.shape.dim)} axes; expected at most {AXES}")
     return inputs[0]
 
 
-def _input_shapes(source: "ValueInfoProto", result: "ValueInfoProto", path: Path) -> list[Shape]:
+def _input_shapes(file: File, inputs: int | None) -> list[Shape]:
     """The full shapes to read the graph with, the likeliest first.
 
     The first axis is the batch if it is 1 or left open. A fixed size above 1 is a batch if the output starts with the
-    same size or does not say; otherwise, as on a lone axis, it counts features.
+    same size or does not say; otherwise, as on a lone axis, or where the file cannot be read that way, it counts
+    features.
     """
+    source = _single_input(file.model.graph, file.path)
     dims = [d.dim_value for d in source.type.tensor_type.shape.dim]
     if not dims:
         return [()]
     batch, rest = dims[0], tuple(dims[1:])
+    place = f"the input {quoted(source.name)} of '{file.path}'"
     if any(d < 1 for d in rest):
-        raise NetworkError(
-            f"the input '{source.name}' of '{path}' has an open dimension after the first; expected fixed dimensions"
-        )
+        raise NetworkError(f"{place} has an open dimension after the first; expected fixed dimensions")
     try:
         check_elements(d for d in dims if d > 0)
     except NetworkError as error:
-        raise NetworkError(f"the input '{source.name}' of '{path}' is too large: {error}") from error
-    if batch > 1:
-        outer = [d.dim_value for d in result.type.tensor_type.shape.dim][:1]
-        whole = [(batch, *rest)]
-        batched = [(1, *rest)] if rest and (not outer or outer[0] in (0, batch)) else []
-        return [*batched, *whole]
-    return [(1, *rest)]
+        raise NetworkError(f"{place} is too large: {error}") from error
+    if batch <= 1:
+        return [(1, *rest)]
+    outer = [d.dim_value for d in file.model.graph.output[0].type.tensor_type.shape.dim][:1]
+    shapes = [(1, *rest)] if rest and (not outer or outer[0] in (0, batch)) else []
+    shapes.append((batch, *rest))
+    return sorted(shapes, key=lambda shape: prod(shape) != inputs)  # stable, so that the order stays without `inputs`
+
+
+# ---- the graph
+
+
+def _read(file: File, shape: Shape, deadline: Deadline) -> Network:
+    """The network of a file, for an input of a full shape."""
+    return _Reader(file, deadline).read(_single_input(file.model.graph, file.path).name, shape)
 
 
 class _Reader:
     """Walks the graph once; every tensor is a `Data` or a constant."""
 
-    def __init__(self, graph: "GraphProto", opset: int, path: Path) -> None:
-        self._graph, self._opset, self._path = graph, opset, path
+    def __init__(self, file: File, deadline: Deadline) -> None:
+        self._graph, self._opset, self._path = file.model.graph, file.opset, file.path
+        self._deadline = deadline
         self._values: dict[str, Value] = {}
 
     def read(self, source: str, shape: Shape) -> Network:
         """The network, for an input of a full shape."""
-        from onnx import numpy_helper
-
-        for weight in self._graph.initializer:
-            try:
-                self._values[weight.name] = numpy_helper.to_array(weight)
-            except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
-                raise NetworkError(f"the weights '{weight.name}' of '{self._path}' are damaged: {error}") from error
         builder = Builder(inner(shape))
         algebra = Algebra(builder)
+        self._read_weights(builder.tally)
         self._values[source] = Data(0, shape)
         for node in self._graph.node:
+            self._deadline.check()
             builder.name = _name(node)
             outputs = self._evaluate(node, algebra)
             self._values.update((name, y) for name, y in zip(node.output, outputs, strict=False) if name)
         result = self._graph.output[0].name
         if result not in self._values:
-            raise NetworkError(f"no node of '{self._path}' computes the output '{result}'")
+            raise NetworkError(f"no node of '{self._path}' computes the output {quoted(result)}")
         return builder.build(algebra.data(self._values[result]).node)
+
+    def _read_weights(self, tally: Tally) -> None:
+        for weight in self._graph.initializer:
+            self._deadline.check()
+            try:
+                numbers = array(weight)
+            except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
+                place = f"the weights {quoted(weight.name)} of '{self._path}'"
+                raise NetworkError(f"{place} are damaged: {one_line(error)}") from error
+            tally.add(numbers.size, numbers.itemsize)
+            self._values[weight.name] = numbers
 
     def _evaluate(self, node: "NodeProto", algebra: Algebra) -> Sequence[Value]:
         """A node's outputs; every failure becomes an error that names the node."""
-        place = f"node '{algebra.builder.name}' ({node.op_type}) of '{self._path}'"
+        place = f"node {quoted(algebra.builder.name)} ({visible(node.op_type[:_LONG])}) of '{self._path}'"
         missing = [name for name in node.input if name and name not in self._values]
         if missing:
-            raise NetworkError(f"{place} reads '{missing[0]}', which nothing before it computes")
+            raise NetworkError(f"{place} reads {quoted(missing[0])}, which nothing before it computes")
         inputs = [self._values[name] if name else None for name in node.input]
         try:
             return self._dispatch(node, inputs, algebra)
@@ -259,76 +248,35 @@ class _Reader:
         except NetworkError as error:
             raise NetworkError(f"{place}: {error}") from error
         except Exception as error:  # NumPy, torch and onnx each complain about a malformed node in their own way
-            raise NetworkError(f"{place} is malformed ({type(error).__name__}: {error})") from error
+            if is_out_of_memory(error):
+                raise ResourceError(f"{place} needs more memory than there is; expected a smaller network") from error
+            raise NetworkError(f"{place} is malformed ({type(error).__name__}: {one_line(error)})") from error
 
     def _dispatch(self, node: "NodeProto", inputs: list[Value | None], algebra: Algebra) -> Sequence[Value]:
-        from onnx import helper
-
-        constants = [v for v in inputs if not isinstance(v, Data)]
-        if len(constants) == len(inputs) and _standard(node):
-            return self._run(node, [c for c in constants if c is not None])
+        attributes = _attributes(node)
+        known = [v for v in inputs if not isinstance(v, Data)]
+        tally = algebra.builder.tally
+        if len(known) == len(inputs) and _standard(node):
+            return evaluate(node, attributes, [c for c in known if c is not None], self._opset, tally)
         if not _supported(node):
             raise UnsupportedOpError(f"this operation is not supported; expected one of {', '.join(SUPPORTED)}")
-        if node.op_type in MOVES:
-            first = inputs[0]
-            others = [v for v in inputs[1:] if v is not None]
-            arrays = [v for v in others if not isinstance(v, Data)]
-            if not isinstance(first, Data) or len(arrays) < len(others):
-                raise UnsupportedOpError("what to move depends on the network's input; expected a constant")
-            return self._move(node, first, arrays, algebra)
-        attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        return [HANDLERS[node.op_type](Call(algebra, inputs, attributes, self._opset))]
-
-    def _move(self, node: "NodeProto", x: Data, others: list[Array], algebra: Algebra) -> Sequence[Value]:
-        """The node run on the positions of x."""
-        if node.op_type == "Expand":
-            check_elements(np.broadcast_shapes(x.shape, tuple(others[0].tolist())))
-        elif node.op_type == "Tile":
-            check_elements([*x.shape, *others[0].reshape(-1)])
-        positions = np.arange(int(np.prod(x.shape)), dtype=np.int64).reshape(x.shape)
-        moved = self._run(node, [positions, *others])
-        return [algebra.move(x, lambda _, index=index: index) for index in moved]  # type: ignore[misc]
-
-    def _run(self, node: "NodeProto", arrays: list[Array]) -> list[Array]:
-        """The node's outputs by ONNX's reference implementation, for inputs that are all known."""
-        from onnx import TypeProto, helper
-
-        if node.op_type == "Constant" and any(a.name == "sparse_value" for a in node.attribute):
-            raise NetworkError("a constant is sparse; expected a dense one")
-        if node.op_type == "ConstantOfShape":
-            check_elements(arrays[0].reshape(-1))
-        quick = _quick(node, arrays)
-        if quick is not None:
-            return [quick]
-        from onnx.reference import ReferenceEvaluator
-
-        feeds = dict(zip((name for name in node.input if name), arrays, strict=True))
-        graph = helper.make_graph(
-            [node],
-            "node",
-            [helper.make_value_info(name, TypeProto()) for name in feeds],
-            [helper.make_value_info(name, TypeProto()) for name in node.output if name],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)])
-        with np.errstate(all="ignore"):
-            return [np.asarray(y) for y in ReferenceEvaluator(model).run(None, feeds)]
+        if node.op_type not in MOVES:
+            return [HANDLERS[node.op_type](Call(algebra, inputs, attributes, self._opset))]
+        first, *others = inputs
+        arrays = [v for v in others if v is not None and not isinstance(v, Data)]
+        if not isinstance(first, Data) or any(isinstance(v, Data) for v in others):
+            raise UnsupportedOpError("what to move depends on the network's input; expected a constant")
+        positions = np.arange(prod(first.shape), dtype=np.int64).reshape(first.shape)
+        moved = evaluate(node, attributes, [positions, *arrays], self._opset, tally)
+        return [algebra.move(first, lambda _, index=index: index) for index in moved]  # type: ignore[misc]
 
 
-def _quick(node: "NodeProto", arrays: list[Array]) -> Array | None:
-    """The output of a constant or a reshape, which most networks have, without loading the reference implementation."""
-    from onnx import helper, numpy_helper
+def _attributes(node: "NodeProto") -> dict[str, Any]:
+    from onnx import helper
 
-    attributes: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if node.op_type == "Constant" and set(attributes) == {"value"}:
-        return numpy_helper.to_array(attributes["value"])
-    if node.op_type == "Flatten" and 0 <= attributes.get("axis", 1) <= arrays[0].ndim:
-        lead = arrays[0].shape[: attributes.get("axis", 1)]
-        return arrays[0].reshape(int(np.prod(lead, dtype=np.int64)), -1) if arrays[0].size else None
-    if (
-        node.op_type == "Reshape"
-        and len(arrays) == 2
-        and arrays[1].ndim == 1
-        and ((arrays[1] > 0) | (arrays[1] == -1)).all()
-    ):
-        return arrays[0].reshape(arrays[1].astype(np.int64))
-    return None
+    found: dict[str, Any] = {}
+    for attribute in node.attribute:
+        if attribute.name in found:
+            raise NetworkError(f"the attribute {quoted(attribute.name)} is given twice; expected it once")
+        found[attribute.name] = helper.get_attribute_value(attribute)
+    return found

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from surebound.errors import NetworkError, UnsupportedOpError
+from surebound.limits import check_elements
 from surebound.load.algebra import Algebra, Array, Data, Value
 from surebound.network.build import Pads
 from surebound.network.op import Shape
@@ -164,6 +165,8 @@ def _times(algebra: Algebra, x: Data, factor: float) -> Data:
 def _conv(call: Call) -> Value:
     weight = call.constant(1)
     window = _window(call, tuple(weight.shape[2:]))
+    if window.kernel != weight.shape[2:]:
+        raise NetworkError(f"kernel_shape is {list(window.kernel)}; expected {list(weight.shape[2:])}, as the weights")
     return call.algebra.conv(
         call.x,
         weight,
@@ -258,13 +261,15 @@ def _pad(call: Call) -> Value:
     flat = call.integers(1, "pads")
     fill = call.optional(2) if call.opset >= 11 else np.asarray(call.attributes.get("value", 0.0))
     rank = len(call.x.shape)
-    axes = [int(a) % rank for a in call.constant(3).reshape(-1)] if call.given(3) else list(range(rank))
+    axes = [int(a) for a in call.constant(3).reshape(-1)] if call.given(3) else list(range(rank))
+    if any(not -rank <= a < rank for a in axes):
+        raise NetworkError(f"axes {axes} do not exist in the shape {list(call.x.shape)}")
     if flat is None or len(flat) != 2 * len(axes):
         raise NetworkError(f"{len(flat or ())} pads for {len(axes)} axes; expected two for each axis")
     pads = [(0, 0)] * rank
     for axis, before, after in zip(axes, flat[: len(axes)], flat[len(axes) :], strict=True):
         pads[axis] = (before, after)
-    check_elements(n + before + after for n, (before, after) in zip(call.x.shape, pads, strict=True))
+    check_elements(n + abs(before) + abs(after) for n, (before, after) in zip(call.x.shape, pads, strict=True))
     if mode == "constant":
         return call.algebra.pad(call.x, pads, 0.0 if fill is None else float(fill.reshape(-1)[0]))
     if mode == "edge":
@@ -355,13 +360,3 @@ MOVES = frozenset(
 """What only moves the numbers of its first input."""
 
 SUPPORTED = tuple(sorted((*HANDLERS, *MOVES, "Constant", "ConstantOfShape")))
-
-MAX_ELEMENTS = 2**24
-"""More elements than this in one tensor is a damaged file, not a network to verify."""
-
-
-def check_elements(dimensions: Any) -> None:
-    """Refuse a tensor too large to be meant."""
-    count = prod(int(d) for d in dimensions)
-    if count > MAX_ELEMENTS:
-        raise NetworkError(f"a tensor has {count} elements; expected at most {MAX_ELEMENTS}")

@@ -1,62 +1,45 @@
 """Runs the original file in onnxruntime, on one thread: the last word on a counterexample, and the check on loading."""
 
-import gzip
-import zlib
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surebound.errors import MissingFileError, NetworkError
+from surebound.errors import NetworkError, visible
+from surebound.load.onnx_file import File, read_onnx
+
+if TYPE_CHECKING:
+    from onnx import ValueInfoProto
 
 _CHUNK = 1024  # rows in one run, so that memory does not grow with the number of rows
 # Without the fallback onnxruntime reports a damaged file on standard output and tries it again.
 _CPU: dict[str, Any] = {"providers": ["CPUExecutionProvider"], "enable_fallback": False}
 
 
-def read_bytes(path: Path) -> bytes:
-    """A file's content, unpacked if it is gzipped."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or "it cannot be read"
-        raise MissingFileError(f"network '{path}' cannot be read ({reason.lower()}); expected an ONNX file") from error
-    if content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise NetworkError(f"'{path}' is a damaged gzip file ({error}); expected a gzipped ONNX file") from error
-    if not content:
-        raise NetworkError(f"'{path}' is empty; expected an ONNX file")
-    return content
-
-
 class Replay:
     """The file as a function of float32 rows. # (n, inputs) -> (n, outputs)"""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, file: File) -> None:
         import onnxruntime as ort
 
-        self.path = Path(path)
-        content = read_bytes(self.path)
+        self.path = file.path
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        # Weights in separate files are found from the path, which a gzipped file does not have.
-        source: str | bytes = content if self.path.suffix == ".gz" else str(self.path)
+        folder = str(self.path.resolve().parent)
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         try:
-            self._session: Any = ort.InferenceSession(source, options, **_CPU)
-            if any(0 in value.shape[:1] for value in self._session.get_inputs()):
-                opened = _open_batch(content)
-                self._session = ort.InferenceSession(opened, options, **_CPU)
+            self._session: Any = ort.InferenceSession(_with_open_batch(file), options, **_CPU)
         except Exception as error:  # onnxruntime's errors have no common base
-            raise NetworkError(f"'{path}' cannot be run by onnxruntime: {_first_line(error)}") from error
+            raise NetworkError(f"'{self.path}' cannot be run by onnxruntime: {_first_line(error)}") from error
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         if (len(inputs), len(outputs)) != (1, 1):
-            raise NetworkError(f"'{path}' has {len(inputs)} inputs and {len(outputs)} outputs; expected one of each")
+            raise NetworkError(
+                f"'{self.path}' has {len(inputs)} inputs and {len(outputs)} outputs; expected one of each"
+            )
         first = inputs[0]
         self._name: str = first.name
         self._double = first.type == "tensor(double)"
@@ -103,21 +86,26 @@ class Replay:
 
 def replay(path: str | Path) -> Replay:
     """The file as a function of float32 rows."""
-    return Replay(path)
+    return Replay(read_onnx(Path(path)))
 
 
-def _open_batch(content: bytes) -> bytes:
-    """The model with an open batch, where an old exporter spelt that as a batch of 0."""
+def _with_open_batch(file: File) -> bytes:
+    """The file's bytes, with an open batch where an old exporter spelt that as a batch of 0."""
+    if not any(map(_has_batch_0, (*file.model.graph.input, *file.model.graph.output))):
+        return file.content
     import onnx
 
-    model = onnx.load_model_from_string(content)
-    for value in (*model.graph.input, *model.graph.output):
-        for dim in value.type.tensor_type.shape.dim[:1]:
-            if dim.dim_value == 0:
-                dim.dim_param = "batch"
+    model = onnx.load_model_from_string(file.content)  # without the weights of other files
+    for value in filter(_has_batch_0, (*model.graph.input, *model.graph.output)):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
     return bytes(model.SerializeToString())
+
+
+def _has_batch_0(value: "ValueInfoProto") -> bool:
+    dims = value.type.tensor_type.shape.dim
+    return len(dims) > 0 and dims[0].WhichOneof("value") == "dim_value" and dims[0].dim_value == 0
 
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+    return visible(lines[0][:300]) if lines else type(error).__name__

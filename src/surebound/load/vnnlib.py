@@ -6,12 +6,9 @@
 of the rows. Rounding to float64 happens here, once: boxes outward, rows to nearest.
 """
 
-import gzip
-import io
 import math
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -20,44 +17,39 @@ from pathlib import Path
 
 import numpy as np
 
-from surebound.errors import MissingFileError, PropertyError
+from surebound import limits
+from surebound.errors import PropertyError
+from surebound.limits import Deadline
 from surebound.load import vnnlib1, vnnlib2
-from surebound.load.vnnlib1 import MAX_ROWS, SPACE, Query, Row
+from surebound.load.vnnlib1 import SPACE, Query, Row
 from surebound.problem import Box, Property, Region, Vector
 
-MAX_BYTES = 2**28  # of text, after decompression
-MAX_NUMBERS = 2**27  # in all arrays of a property
 _VERSION_2 = re.compile(SPACE + r"\([ \t\r\n\f]*+vnnlib-version")
 
 Exact = Decimal | Fraction
 Side = dict[int, tuple[float, Exact]]  # input → its tightest bound, rounded outward and exact
 
 
-def read_property(path: str | Path) -> Property:
+def read_property(path: str | Path, *, deadline: Deadline = Deadline()) -> Property:
     """Read a property from a VNN-LIB file, whichever version it is written in."""
-    text = _read_text(Path(path))
+    text = _read_text(Path(path), deadline)
     try:
-        query = vnnlib2.parse(text) if _VERSION_2.match(text) else vnnlib1.parse(text)
-        return to_property(query, source=str(path))
+        parse = vnnlib2.parse if _VERSION_2.match(text) else vnnlib1.parse
+        return to_property(parse(text, deadline=deadline), source=str(path), deadline=deadline)
     except PropertyError as error:
         raise PropertyError(f"{path}: {error}") from error
 
 
-def _read_text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
-        raise MissingFileError(f"cannot read the property file {str(path)!r}: {reason}") from error
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
-                data = unpacked.read(MAX_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise PropertyError(f"{path}: the gzip data is damaged or cut short ({error})") from error
-    if len(data) > MAX_BYTES:
-        raise PropertyError(f"{path}: expected at most {MAX_BYTES // 2**20} MiB of text, got more")
+def _read_text(path: Path, deadline: Deadline) -> str:
+    data = limits.read_file(
+        path,
+        "property",
+        PropertyError,
+        most=limits.PROPERTY_BYTES,
+        unpacked=limits.PROPERTY_BYTES,
+        expected="a VNN-LIB file",
+        deadline=deadline,
+    )
     if b"\0" in data:
         raise PropertyError(f"{path}: expected VNN-LIB text, got binary data")
     return data.decode("utf-8-sig", errors="replace")
@@ -176,19 +168,19 @@ class _Boxes:
         return Box(lower, upper, written)
 
 
-def to_property(query: Query, *, source: str) -> Property:
+def to_property(query: Query, *, source: str, deadline: Deadline = Deadline()) -> Property:
     """One region per case of the query's formula, leaving out those with an empty box."""
     common = Bounds()
-    for variable, bound, upper in query.bounds:
+    for variable, bound, upper in deadline.over(query.bounds):
         common.tighten(variable, bound, upper=upper)
-    common_rows = _split(query.formula.common, common)
+    common_rows = _split(deadline.over(query.formula.common), common)
     cases = [] if any(common.is_empty_at(i) for i in common.lower) else query.formula.cases
-    if len(cases) * (len(common_rows) + 1) > MAX_ROWS:
-        raise PropertyError(f"the property has more than {MAX_ROWS:,} rows in disjunctive normal form")
+    if len(cases) * (len(common_rows) + 1) > limits.ROWS:
+        raise PropertyError(f"the property has more than {limits.ROWS:,} rows in disjunctive normal form")
     boxes = _Boxes(common, query.inputs, query.input_name)
     regions = []
     numbers = 0
-    for case in cases:
+    for case in deadline.over(cases):
         own = Bounds()
         rows = [*common_rows, *_split(case, own)]
         box = boxes.find(own)
@@ -200,8 +192,8 @@ def to_property(query: Query, *, source: str) -> Property:
 
 
 def _check_numbers(numbers: int) -> None:
-    if numbers > MAX_NUMBERS:
-        raise PropertyError(f"the property needs more than {MAX_NUMBERS:,} numbers to write down")
+    if numbers > limits.NUMBERS:
+        raise PropertyError(f"the property needs more than {limits.NUMBERS:,} numbers to write down")
 
 
 def _mention_inputs(rows: Iterable[Row]) -> bool:

@@ -22,12 +22,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple, NoReturn
 
-from surebound.errors import PropertyError
-
-MAX_ROWS = 1_000_000  # of a formula in disjunctive normal form
-MAX_NESTING = 1000  # of parentheses
-MAX_DIGITS = 1200  # of a number: the longest exact float64 needs 1,077
-MAX_BITS = 8192  # of a numerator or denominator
+from surebound import limits
+from surebound.errors import PropertyError, quoted
+from surebound.limits import Deadline
 
 SPACE = r"(?:[ \t\r\n\f]++|;[^\r\n]*+)*+"  # with comments
 _NUMBER = re.compile(r"[-+]?(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?([0-9]++))?")
@@ -37,6 +34,10 @@ _FAST = re.compile(
     SPACE + r"\((?:declare-const ([XY])_(0|[1-9][0-9]{0,8}) Real"
     r"|assert \(([<>])= X_(0|[1-9][0-9]{0,8}) (-?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?)\))\)"
 )
+_FOLDED = frozenset("+-*/") | {"and", "or"}  # what may be applied to the first arguments before the others are read
+_FEW = 2**12  # arguments that wait for the others
+_OFTEN = 2**12  # tokens between two looks at the clock
+_SHOWN = 40  # letters of a token in a sentence
 _IGNORED = frozenset({"set-logic", "set-info", "check-sat", "get-model"})
 
 
@@ -72,20 +73,20 @@ def read_number(token: str) -> Decimal:
     """The exact value of a decimal such as -1.5e-3."""
     match = _NUMBER.fullmatch(token)
     if match is None:
-        raise PropertyError(f"expected a number or a declared variable, got {token[:40]!r}")
-    if len(token) > MAX_DIGITS:
-        raise PropertyError(f"expected numbers of at most {MAX_DIGITS} digits, got {token[:40]!r}…")
+        raise PropertyError(f"expected a number or a declared variable, got {quoted(token, _SHOWN)}")
+    if len(token) > limits.DIGITS:
+        raise PropertyError(f"expected numbers of at most {limits.DIGITS} digits, got {quoted(token, _SHOWN)}")
     if len(match[1] or "") <= 6:  # longer exponents can make Decimal fail
         value = Decimal(token)
         if not value or -400 <= value.adjusted() <= 308:
             return value
-    raise PropertyError(f"expected a number in the range of float64, got {token[:40]!r}")
+    raise PropertyError(f"expected a number in the range of float64, got {quoted(token, _SHOWN)}")
 
 
 def apply(operator: str, args: Sequence[Value]) -> Value:
     """The value of one operator on its arguments."""
     if operator not in _ARITY:
-        raise PropertyError(f"expected an operator out of {' '.join(_ARITY)}, got {operator[:40]!r}")
+        raise PropertyError(f"expected an operator out of {' '.join(_ARITY)}, got {quoted(operator, _SHOWN)}")
     least, most = _ARITY[operator]
     if not least <= len(args) <= (most or len(args)):
         raise PropertyError(f"{operator!r} takes {least}{'' if most else ' or more'} arguments, got {len(args)}")
@@ -104,8 +105,8 @@ def apply(operator: str, args: Sequence[Value]) -> Value:
 
 def _small(number: Fraction) -> Fraction:
     """The number, unless it is so long that arithmetic with it would take forever."""
-    if number.numerator.bit_length() > MAX_BITS or number.denominator.bit_length() > MAX_BITS:
-        raise PropertyError(f"a number in this expression needs more than {MAX_BITS} bits")
+    if number.numerator.bit_length() > limits.BITS or number.denominator.bit_length() > limits.BITS:
+        raise PropertyError(f"a number in this expression needs more than {limits.BITS} bits")
     return number
 
 
@@ -202,8 +203,8 @@ def negation(formula: Formula) -> Formula:
 
 
 def _check_rows(rows: int) -> None:
-    if rows > MAX_ROWS:
-        raise PropertyError(f"the property has more than {MAX_ROWS:,} rows in disjunctive normal form")
+    if rows > limits.ROWS:
+        raise PropertyError(f"the property has more than {limits.ROWS:,} rows in disjunctive normal form")
 
 
 _ON_FORMULAS: dict[str, Callable[[Sequence[Formula]], Formula]] = {
@@ -247,23 +248,25 @@ class Query:
     input_name: Callable[[int], str] = "X_{}".format
 
 
-def parse(text: str, *, fast: bool = True) -> Query:
+def parse(text: str, *, fast: bool = True, deadline: Deadline = Deadline()) -> Query:
     """Read VNN-LIB 1.0 text; fast=False sends every line through the general reader."""
-    reader = _Reader(text)
+    reader = _Reader(text, deadline)
     bounds: list[tuple[int, Decimal, bool]] = []
     formulas: list[Formula] = []
     inputs, outputs = reader.declared["X"], reader.declared["Y"]
     while True:
+        reader.count()
         match = _FAST.match(text, reader.end) if fast else None
         if match is not None:
             kind, index, comparison, variable, number = match.groups()
             if kind is not None and int(index) not in reader.declared[kind]:
-                reader.declared[kind].add(int(index))
+                reader.add(kind, int(index))
                 reader.end = match.end()
                 continue
             if comparison is not None and int(variable) in inputs:
                 bounds.append((int(variable), Decimal(number), comparison == "<"))
                 reader.end = match.end()
+                _check_facts(len(bounds))
                 continue
         if not reader.command(formulas):
             break
@@ -276,14 +279,34 @@ def parse(text: str, *, fast: bool = True) -> Query:
     return Query(bounds, conjunction(formulas), len(inputs), len(outputs))
 
 
+def _check_facts(rows: int) -> None:
+    if rows > limits.FACTS:
+        raise PropertyError(f"the property has more than {limits.FACTS:,} rows; expected at most that")
+
+
 class _Reader:
     """Reads commands of a text one by one."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, deadline: Deadline) -> None:
         self.text = text
         self.start = 0  # of the last token
         self.end = 0
         self.declared: dict[str, set[int]] = {"X": set(), "Y": set()}
+        self._deadline = deadline
+        self._steps = 0
+        self._facts = 0
+
+    def count(self) -> None:
+        """Look at the clock now and then."""
+        self._steps += 1
+        if self._steps % _OFTEN == 0:
+            self._deadline.check()
+
+    def add(self, letter: str, index: int) -> None:
+        """Declare a variable."""
+        self.declared[letter].add(index)
+        if len(self.declared[letter]) > limits.VARIABLES:
+            self.fail(f"expected at most {limits.VARIABLES:,} variables {letter}_0, {letter}_1, …, got more")
 
     def fail(self, message: str, at: int | None = None) -> NoReturn:
         """Raise an error about the token at this position (the last one)."""
@@ -292,6 +315,7 @@ class _Reader:
 
     def token(self) -> str:
         """The next token, empty at the end of the text."""
+        self.count()
         match = _TOKEN.match(self.text, self.end)
         token = match[1] or "" if match else ""
         self.end = match.end() if match else self.end
@@ -302,7 +326,7 @@ class _Reader:
         """Skip one token."""
         token = self.token()
         if token != wanted:
-            self.fail(f"expected {wanted!r}, got {_shown(token)}")
+            self.fail(f"expected {wanted!r}, got {shown(token)}")
 
     def command(self, formulas: list[Formula]) -> bool:
         """Read one command and append what it asserts; False at the end of the text."""
@@ -310,10 +334,12 @@ class _Reader:
         if not token:
             return False
         if token != "(":
-            self.fail(f"expected '(', got {_shown(token)}")
+            self.fail(f"expected '(', got {shown(token)}")
         name = self.token()
         if name == "assert":
             formulas.append(self.formula())
+            self._facts += len(formulas[-1].common)
+            _check_facts(self._facts)
         elif name in ("declare-const", "declare-fun"):
             self.declare(has_arguments=name == "declare-fun")
         elif name in _IGNORED:
@@ -321,9 +347,9 @@ class _Reader:
                 pass
             if token == ")":
                 return True
-            self.fail(f"expected ')', got {_shown(token)}")
+            self.fail(f"expected ')', got {shown(token)}")
         else:
-            self.fail(f"expected declare-const, declare-fun or assert, got {_shown(name)}")
+            self.fail(f"expected declare-const, declare-fun or assert, got {shown(name)}")
         self.expect(")")
         return True
 
@@ -332,11 +358,11 @@ class _Reader:
         name = self.token()
         match = _VARIABLE.fullmatch(name)
         if match is None:
-            self.fail(f"expected a variable such as X_0 or Y_0, got {_shown(name)}")
+            self.fail(f"expected a variable such as X_0 or Y_0, got {shown(name)}")
         letter, index = match[1], int(match[2])
         if index in self.declared[letter]:
             self.fail(f"{name} is declared twice")
-        self.declared[letter].add(index)
+        self.add(letter, index)
         for wanted in ("(", ")", "Real") if has_arguments else ("Real",):
             self.expect(wanted)
 
@@ -349,32 +375,41 @@ class _Reader:
             if token == "(":
                 operator = self.token()
                 if operator in ("(", ")", ""):
-                    self.fail(f"expected an operator, got {_shown(operator)}")
-                if len(open_lists) == MAX_NESTING:
-                    self.fail(f"expected at most {MAX_NESTING} nested parentheses, got more")
+                    self.fail(f"expected an operator, got {shown(operator)}")
+                if len(open_lists) == limits.NESTING:
+                    self.fail(f"expected at most {limits.NESTING} nested parentheses, got more")
                 open_lists.append((operator, self.start, []))
                 continue
             if token == ")" and open_lists:
                 operator, position, args = open_lists.pop()
-                try:
-                    value = apply(operator, args)
-                except PropertyError as error:
-                    self.fail(str(error), at=position)
+                value = self.applied(operator, position, args)
             else:
                 value = self.atom(token)
             if open_lists:
-                open_lists[-1][2].append(value)
+                operator, position, args = open_lists[-1]
+                if len(args) >= _FEW and operator in _FOLDED:  # with this one to come, so that (- a b) is never (- c)
+                    args[:] = [self.applied(operator, position, args)]
+                elif len(args) >= limits.ROWS:
+                    self.fail(f"expected at most {limits.ROWS:,} arguments of {shown(operator)}, got more")
+                args.append(value)
             elif isinstance(value, Formula):
                 return value
             else:
                 self.fail("expected a formula such as (<= X_0 1.0), got a number")
+
+    def applied(self, operator: str, position: int, args: Sequence[Value]) -> Value:
+        """The value of an operator that stands at a position."""
+        try:
+            return apply(operator, args)
+        except PropertyError as error:
+            self.fail(str(error), at=position)
 
     def atom(self, token: str) -> Value:
         """The value of a number, a declared variable, true or false."""
         if token in ("true", "false"):
             return TRUE if token == "true" else FALSE
         if token in ("(", ")", ""):
-            self.fail(f"expected an expression, got {_shown(token)}")
+            self.fail(f"expected an expression, got {shown(token)}")
         match = _VARIABLE.fullmatch(token)
         if match is None:
             try:
@@ -387,5 +422,6 @@ class _Reader:
         return Linear({index if letter == "X" else ~index: ONE}, ZERO)
 
 
-def _shown(token: str) -> str:
-    return repr(token[:40]) if token else "the end of the file"
+def shown(token: str) -> str:
+    """A token for a sentence."""
+    return quoted(token, _SHOWN) if token else "the end of the file"

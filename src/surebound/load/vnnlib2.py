@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from surebound.errors import PropertyError
+from surebound import limits
+from surebound.errors import PropertyError, quoted, visible
+from surebound.limits import Deadline
 from surebound.load.vnnlib1 import (
-    MAX_NESTING,
     ONE,
     ZERO,
     Formula,
@@ -29,13 +30,14 @@ from surebound.load.vnnlib1 import (
     conjunction,
     negation,
     read_number,
+    shown,
 )
 
 if TYPE_CHECKING:
     from vnnlib import BoolExpr, InputDefinition, Node, OutputDefinition, Var
     from vnnlib import Query as Tree
 
-MAX_VARIABLES = 2**24  # of an input or output: a shape is written much faster than it is allocated
+_OFTEN = 2**12  # steps between two looks at the clock
 _REALS = frozenset({"Real", "F16", "BF16", "F32", "F64"})
 _PIECE = re.compile(
     r"""(?P<comment>;[^\r\n]*+)|"[^"\r\n]*+"|(?P<open>\()|(?P<close>\))"""
@@ -45,9 +47,9 @@ _PIECE = re.compile(
 _SYNTAX_ERROR = re.compile(r"Parse error: syntax error at line ([0-9]+), column [0-9]+: '(.*)'\s*", re.DOTALL)
 
 
-def parse(text: str) -> Query:
+def parse(text: str, *, deadline: Deadline = Deadline()) -> Query:
     """Read VNN-LIB 2.0 text."""
-    tree = _parse_tree(text)
+    tree = _parse_tree(text, deadline)
     if len(tree.networks) != 1:
         raise PropertyError(f"expected a property of one network, got {len(tree.networks)} networks")
     network = tree.networks[0]
@@ -60,19 +62,20 @@ def parse(text: str) -> Query:
     return Query(
         inputs=_size(network.inputs[0]),
         outputs=_size(network.outputs[0]),
-        formula=conjunction([_formula(assertion.expr) for assertion in tree.assertions]),
+        formula=conjunction([_formula(assertion.expr, deadline) for assertion in tree.assertions]),
         input_name=lambda i: f"{name}{_indices(i, shape)}",
     )
 
 
-def _parse_tree(text: str) -> "Tree":
+def _parse_tree(text: str, deadline: Deadline) -> "Tree":
     try:
         import vnnlib
     except ImportError as error:
         raise PropertyError(
             f"VNN-LIB 2.0 is read with the package vnnlib, which cannot be imported ({error}): pip install vnnlib"
         ) from error
-    prepared = _prepared(text)
+    prepared = _prepared(text, deadline)
+    deadline.check()
     try:
         return vnnlib.parse_query_string(prepared)
     except vnnlib.VNNLibException as error:
@@ -81,18 +84,24 @@ def _parse_tree(text: str) -> "Tree":
         raise PropertyError(f"expected VNN-LIB 2.0, but the package vnnlib cannot read it ({error})") from error
 
 
-def _prepared(text: str) -> str:
-    """The text without comments and exponents, if it is not nested too deeply."""
-    depth = 0
+def _prepared(text: str, deadline: Deadline) -> str:
+    """The text without comments and exponents, if it is not nested too deeply, and not too long."""
+    _check_length(len(text))
+    depth = steps = longer = 0
 
     def replace(match: re.Match[str]) -> str:
-        nonlocal depth
+        nonlocal depth, steps, longer
+        steps += 1
+        if steps % _OFTEN == 0:
+            deadline.check()
         depth += (match["open"] is not None) - (match["close"] is not None)
         try:
-            if depth > MAX_NESTING:
-                raise PropertyError(f"expected at most {MAX_NESTING} nested parentheses, got more")
+            if depth > limits.NESTING:
+                raise PropertyError(f"expected at most {limits.NESTING} nested parentheses, got more")
             if match["exponent"] is not None:
                 plain = format(read_number(match["exponent"]), "f")
+                longer += len(plain) + 2 - len(match[0])
+                _check_length(len(text) + longer)
                 return plain if "." in plain else plain + ".0"
         except PropertyError as error:
             line = text.count("\n", 0, match.start()) + 1
@@ -102,18 +111,23 @@ def _prepared(text: str) -> str:
     return _PIECE.sub(replace, text)
 
 
+def _check_length(letters: int) -> None:
+    if letters > limits.PROPERTY_2_BYTES:
+        most = limits.mib(limits.PROPERTY_2_BYTES)
+        raise PropertyError(f"expected at most {most} of VNN-LIB 2.0 with numbers written in full, got more")
+
+
 def _sentence(message: str) -> str:
     """The first complaint of the package, which reports in JSON or in plain text."""
     try:
         first = json.loads(message)["errors"][0]
-        return f"line {first['line']}: {first['message']} {first['offendingSymbol']!r}: {first['hint']}".rstrip(".")
+        symbol, message, hint = quoted(str(first["offendingSymbol"])), first["message"], first["hint"]
+        return visible(f"line {first['line']}: {message} {symbol}: {hint}".rstrip(".")[:600])
     except (ValueError, LookupError, TypeError):
         match = _SYNTAX_ERROR.fullmatch(message)
         if match is None:
-            return " ".join(message.split())[:300]
-        return (
-            f"line {match[1]}: expected VNN-LIB 2.0, got {repr(match[2][:40]) if match[2] else 'the end of the file'}"
-        )
+            return visible(" ".join(message.split())[:300])
+        return f"line {match[1]}: expected VNN-LIB 2.0, got {shown(match[2])}"
 
 
 def _size(definition: "InputDefinition | OutputDefinition") -> int:
@@ -121,8 +135,8 @@ def _size(definition: "InputDefinition | OutputDefinition") -> int:
     if definition.dtype.name not in _REALS:
         raise PropertyError(f"expected {definition.name} to be of a real type, got {definition.dtype.name}")
     size = math.prod(definition.shape)
-    if size > MAX_VARIABLES:
-        raise PropertyError(f"expected at most {MAX_VARIABLES:,} variables, but {definition.name} has {size:,}")
+    if size > limits.VARIABLES:
+        raise PropertyError(f"expected at most {limits.VARIABLES:,} variables, but {definition.name} has {size:,}")
     return size
 
 
@@ -134,7 +148,7 @@ def _indices(flat: int, shape: Sequence[int]) -> list[int]:
     return indices[::-1]
 
 
-def _formula(expression: "BoolExpr") -> Formula:
+def _formula(expression: "BoolExpr", deadline: Deadline) -> Formula:
     """Fold a syntax tree, children first and without recursion."""
     import vnnlib
 
@@ -155,7 +169,11 @@ def _formula(expression: "BoolExpr") -> Formula:
     line = 0
     values: list[Value] = []
     pending: list[tuple[Node, int | None]] = [(expression, None)]  # a node, and its arity once its children are done
+    steps = 0
     while pending:
+        steps += 1
+        if steps % _OFTEN == 0:
+            deadline.check()
         node, arity = pending.pop()
         try:
             if arity is not None:
@@ -173,7 +191,7 @@ def _formula(expression: "BoolExpr") -> Formula:
                 line = node.line
                 values.append(Linear({_variable(node): ONE}, ZERO))
             else:
-                raise PropertyError(f"unsupported expression {str(node)[:40]!r}")
+                raise PropertyError(f"unsupported expression {quoted(str(node), 40)}")
         except PropertyError as error:
             raise PropertyError(f"line {line}: {error}") from error
     (value,) = values

@@ -6,15 +6,16 @@ building: a helper may return an existing node, and what becomes unused is dropp
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surebound.errors import NetworkError
-from surebound.network.conv import Conv
+from surebound.errors import NetworkError, quoted
+from surebound.limits import COLUMNS, STEPS, Tally, check_elements, check_work
+from surebound.network.conv import Conv, windows
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
 from surebound.network.op import Affine, Shape
@@ -51,8 +52,10 @@ class Builder:
     """A network under construction. Methods take and return node numbers; node 0 is the input."""
 
     def __init__(self, input_shape: Shape) -> None:
+        check_elements(input_shape)
         self._nodes: list[Node] = [Node(Input(tuple(input_shape)), (), "input")]
         self.name = ""  # given to the nodes that are added without a name of their own
+        self.tally = Tally()
 
     def node(self, x: int) -> Node:
         """The node with a number."""
@@ -65,7 +68,12 @@ class Builder:
     def add(self, op: Affine | Relu, *inputs: int, name: str = "") -> int:
         """Append a node and return its number."""
         if any(d < 1 for d in op.shape):
-            raise NetworkError(f"'{name or self.name}' has the shape {list(op.shape)}; expected at least one element")
+            shape = list(op.shape)
+            raise NetworkError(f"{quoted(name or self.name)} has the shape {shape}; expected at least one element")
+        if len(self._nodes) >= STEPS:
+            raise NetworkError(f"this takes more than {STEPS:,} affine operations and ReLUs; expected at most that")
+        held = (value.numel() for field in fields(op) if isinstance(value := getattr(op, field.name), Tensor))
+        self.tally.add(check_elements(op.shape) + sum(held))
         self._nodes.append(Node(op, inputs, name or self.name))
         return len(self._nodes) - 1
 
@@ -87,6 +95,7 @@ class Builder:
         w, *lead = real(weight), *self.shape(x)[:-1]
         if w.ndim != 2 or w.shape[1] != self.shape(x)[-1]:
             raise NetworkError(f"a matrix of shape {list(w.shape)} cannot multiply {list(self.shape(x))}")
+        check_work(w.numel() * size(tuple(lead)))
         return self.add(Linear(w.contiguous(), None if bias is None else real(bias), tuple(lead)), x)
 
     def conv(
@@ -120,7 +129,12 @@ class Builder:
             dilation=dilation or (1,) * axes,
             groups=groups,
         )
-        return self.add(op, x)
+        _check_windows(op)
+        # A step beyond the last place is as good as any other such step, and the adjoint makes room for steps.
+        steps = tuple(
+            min(s, max(n, 1)) for s, n in zip(op.stride, windows(replace(op, stride=(1,) * axes)), strict=True)
+        )
+        return self.add(replace(op, stride=steps), x)
 
     def scale(self, x: int, weight: Real, *, exact: bool = True) -> int:
         """w ⊙ x. A weight that was computed, and so may carry a few roundings, is not `exact`."""
@@ -203,9 +217,10 @@ class Builder:
         if any(p < 0 for pair in pads for p in pair):
             raise NetworkError(f"pads of {[list(p) for p in pads]} remove elements; expected pads of at least 0")
         shape = self.shape(x)
+        around = [*[(0, 0)] * (len(shape) - len(pads)), *pads]
+        check_elements(n + before + after for n, (before, after) in zip(shape, around, strict=True))
         index = np.arange(size(shape), dtype=np.int64).reshape(shape)
-        lead = [(0, 0)] * (len(shape) - len(pads))
-        return self.pick(x, np.pad(index, [*lead, *pads], constant_values=-1))
+        return self.pick(x, np.pad(index, around, constant_values=-1))
 
     def concat(self, xs: Sequence[int], axis: int) -> int:
         """Branches joined along an axis (counted without the batch)."""
@@ -279,6 +294,18 @@ class Builder:
         return self.shift(
             self.scale(centred, (real(gamma) / spread.sqrt()).reshape(column), exact=False), real(beta).reshape(column)
         )
+
+
+def _check_windows(conv: Conv) -> None:
+    """Refuse a convolution that reads, pads or multiplies too much; one without a place for its kernel is not ours."""
+    padded = (n + 2 * p for n, p in zip(conv.in_shape[1:], conv.padding, strict=True))
+    check_elements((conv.in_shape[0], *padded))
+    places, kernel = size(conv.shape[1:]), size(tuple(conv.weight.shape[2:]))
+    if min(conv.shape[1:]) > 0:
+        read = places * conv.in_shape[0] * kernel  # which torch writes side by side, in float64
+        if read > COLUMNS:
+            raise NetworkError(f"the windows of a convolution read {read:,} numbers; expected at most {COLUMNS:,}")
+        check_work(places * conv.weight.numel())
 
 
 def _bound(value: Real | None, absent: float) -> Tensor | None:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from surebound.errors import NetworkError
+from surebound.limits import check_elements
 from surebound.network.build import Builder, Pads
 from surebound.network.linear import size
 from surebound.network.op import Shape
@@ -46,7 +47,9 @@ def windows(
 
     # -> (windows, kernel)
     """
+    check_elements([length + sum(pads)])
     count = output_length(length, kernel, stride, pads, dilation, ceil_mode)
+    check_elements([count, kernel])
     return np.arange(count)[:, None] * stride - pads[0] + np.arange(kernel)[None, :] * dilation
 
 
@@ -86,19 +89,16 @@ def max_pool(
 def _max_over(builder: Builder, x: int, axis: int, positions: NDArray[np.int64]) -> int:
     """y[…, o, …] = maxₖ x[…, positions[o, k], …] by a tournament: half as many contestants after each round."""
     shape = builder.shape(x)
+    check_elements([*shape[:axis], *positions.shape, *shape[axis + 1 :]])
     index = np.arange(size(shape), dtype=np.int64).reshape(shape)
-    contestants = [index.take(column, axis=axis) for column in positions.T]
+    contestants = np.moveaxis(index.take(positions.T, axis=axis), axis, 0)  # (k, …, o, …)
     while len(contestants) > 1:
         pairs = len(contestants) // 2
-        a = builder.pick(x, np.stack(contestants[:pairs]))
-        b = builder.pick(x, np.stack(contestants[pairs : 2 * pairs]))
-        best = builder.maximum(a, b)
-        stacked = np.arange(size(builder.shape(best)), dtype=np.int64).reshape(builder.shape(best))
+        best = builder.maximum(builder.pick(x, contestants[:pairs]), builder.pick(x, contestants[pairs : 2 * pairs]))
         if len(contestants) % 2:
-            odd = builder.pick(x, contestants[-1][None])
-            best, stacked = builder.concat([best, odd], 0), np.arange(size(contestants[0].shape) * (pairs + 1))
-            stacked = stacked.reshape(pairs + 1, *contestants[0].shape)
-        x, contestants = best, list(stacked)
+            best = builder.concat([best, builder.pick(x, contestants[-1:])], 0)
+        x = best
+        contestants = np.arange(size(builder.shape(x)), dtype=np.int64).reshape(builder.shape(x))
     return builder.pick(x, contestants[0])
 
 
@@ -131,10 +131,12 @@ def average_pool(
         w = windows(n, k, s, p, d, ceil_mode)
         reach = (-p[0], n + p[1]) if count_include_pad else (0, n)
         along = ((w >= reach[0]) & (w < reach[1])).sum(axis=1)
+        check_elements([channels, counts.size, len(along)])
         counts = counts[..., None] * along
         padded.append((p[0], max(p[1], int(w.max()) + 1 - n)))
     if not counts.all():
         raise NetworkError("an average pooling window lies entirely in the padding; expected smaller pads")
+    check_elements([channels, *kernel])
     ones = torch.ones(channels, 1, *kernel)
     total = builder.conv(x, ones, stride=stride, pads=padded, dilation=steps, groups=channels)
     return builder.scale(total, 1.0 / torch.from_numpy(counts).to(torch.float64), exact=False)

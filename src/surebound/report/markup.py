@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from html import escape
 
+from surebound.errors import visible
+
 _VOID = {"br", "circle", "img", "line", "link", "meta", "path", "rect"}
 
 
@@ -13,15 +15,12 @@ class Markup(str):
 
 
 def text(value: object) -> Markup:
-    """A value as markup.
+    r"""A value as markup, with what a browser would obey or hide written out.
 
-    >>> text("<b>"), text(Markup("<b>"))
-    ('&lt;b&gt;', '<b>')
+    >>> text("<b>"), text(Markup("<b>")), text("\u202eabc")
+    ('&lt;b&gt;', '<b>', '\\u202eabc')
     """
-    if isinstance(value, Markup):
-        return value
-    # JSON can hold half a surrogate pair, which no file can.
-    return Markup(escape(str(value).encode("utf-8", "replace").decode("utf-8")))
+    return value if isinstance(value, Markup) else Markup(escape(visible(str(value), keep="\n\t")))
 
 
 def join(parts: Iterable[object]) -> Markup:

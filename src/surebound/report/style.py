@@ -70,6 +70,7 @@ header{{padding-top:64px}}
 footer{{padding-top:24px;padding-bottom:56px;color:var(--muted);font-size:14px}}
 .kicker{{margin:0;color:var(--muted);font-size:13px;letter-spacing:.09em;text-transform:uppercase}}
 h1,h2,h3,h4{{font-weight:600;line-height:1.25;text-wrap:balance}}
+h1,h2,h3,h4,p,li,a,figcaption,caption,.note,.tile .small{{overflow-wrap:anywhere}}
 h1{{margin:.15em 0 .3em;font:600 44px/1.15 var(--serif);letter-spacing:-.01em}}
 h2{{margin:72px 0 8px;padding-top:20px;border-top:2px solid var(--ink);font:600 29px/1.2 var(--serif)}}
 h3{{margin:36px 0 6px;font-size:19px}}
@@ -120,7 +121,8 @@ thead th{{color:var(--muted);font-weight:600;font-size:14px;vertical-align:botto
 thead th.group{{border-bottom:0;padding-bottom:0;color:var(--ink)}}
 thead tr:last-child th{{border-bottom:1.5px solid var(--ink)}}
 .tall thead th{{position:sticky;top:0;background:var(--ground);border-bottom:0;box-shadow:inset 0 -1.5px var(--ink)}}
-tbody th{{font-weight:600;min-width:11em}}
+tbody th{{font-weight:600;min-width:11em;overflow-wrap:anywhere}}
+tbody td:not(.n,.outcome){{min-width:4em;overflow-wrap:anywhere}}
 .dense{{font-size:13px}} .dense th,.dense td{{padding:6px 7px}} .dense thead th{{font-size:12.5px}}
 tbody th.n{{min-width:0}}
 .n{{text-align:right;white-space:nowrap}}
@@ -149,10 +151,10 @@ border:1px solid var(--rule);background:var(--raised)}}
 .gallery .trio span{{display:block;margin-top:4px;font-size:12px;line-height:1.35;color:var(--muted)}}
 .gallery figcaption b{{color:var(--ink)}}
 .gallery figcaption{{margin-bottom:8px}}
-.facts{{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:4px 24px;margin:14px 0;font-size:15px}}
-.facts dt{{color:var(--muted)}}
+.facts{{display:grid;grid-template-columns:fit-content(40%) minmax(0,1fr);gap:4px 24px;margin:14px 0;font-size:15px}}
+.facts dt{{color:var(--muted);overflow-wrap:anywhere}}
 .facts dd{{margin:0;overflow-wrap:anywhere}}
-.facts.pairs{{grid-template-columns:repeat(2,max-content minmax(0,1fr))}}
+.facts.pairs{{grid-template-columns:repeat(2,fit-content(20%) minmax(0,1fr))}}
 code,pre,.hash{{font:13.5px/1.55 var(--mono)}}
 code,.hash{{overflow-wrap:anywhere}}
 pre{{margin:10px 0;padding:12px 16px;border-radius:8px;background:var(--raised);white-space:pre-wrap;

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.files import replacing
-from surebound.load.replay import Replay
+from surebound.load.replay import replay
 from surebound.network.architectures import Normalise
 from surebound.network.op import Shape
 
@@ -42,7 +42,7 @@ def export_onnx(module: nn.Sequential, in_shape: Shape, path: str | Path, *, lab
     content = writer.content(tuple(in_shape), tuple(logits.shape[1:]), labels)
     with replacing(path) as partial:
         partial.write_bytes(content)
-        found = Replay(partial)(x.flatten(1).numpy())
+        found = replay(partial)(x.flatten(1).numpy())
         _check(found, logits.flatten(1).numpy(), path)
 
 

@@ -18,8 +18,9 @@ class Clock:
         self._on_progress = on_progress
         self.start = time.monotonic()
         self.deadline = float("inf") if timeout is None else self.start + timeout
-        self.phases: dict[str, float] = {}
-        self._nested = 0.0
+        self._phases: dict[str, float] = {}
+        self._open: list[str] = []  # the phases under way, outermost first
+        self._counted = self.start  # up to when the time is in `_phases`
 
     @property
     def elapsed(self) -> float:
@@ -45,19 +46,31 @@ class Clock:
                 Progress(phase=phase, seconds=self.elapsed, subproblems=subproblems, open=open_, lowest=lowest)
             )
 
+    @property
+    def phases(self) -> dict[str, float]:
+        """The seconds of each phase so far, to the microsecond."""
+        self._count()
+        return {name: round(seconds, 6) for name, seconds in self._phases.items()}
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time spent inside towards a phase, and not towards the one around it."""
-        if name not in self.phases:
+        self._count()
+        if name not in self._phases:
+            self._phases[name] = 0.0
             self.report(name)
-        begin, inner_before = time.monotonic(), self._nested
-        self._nested = 0.0
+        self._open.append(name)
         try:
             yield
         finally:
-            whole = time.monotonic() - begin
-            self.phases[name] = self.phases.get(name, 0.0) + whole - self._nested
-            self._nested = inner_before + whole
+            self._count()
+            self._open.pop()
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if self._open:
+            self._phases[self._open[-1]] += now - self._counted
+        self._counted = now
 
 
 class Budget:

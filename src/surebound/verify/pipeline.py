@@ -76,10 +76,17 @@ class Options:
 
 
 def verify(
-    model: Model, problem: Property | Robustness, options: Options, on_progress: OnProgress | None = None
+    model: Model,
+    problem: Property | Robustness,
+    options: Options,
+    on_progress: OnProgress | None = None,
+    clock: Clock | None = None,
 ) -> Verdict:
-    """Decide a property. See `surebound.verify` for the public form."""
-    clock = Clock(options.timeout, on_progress)
+    """Decide a property. See `surebound.verify` for the public form.
+
+    A `clock` that started earlier counts what came before, towards the timeout as well.
+    """
+    clock = Clock(options.timeout, on_progress) if clock is None else clock
     network = model.network
     prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
     prop.check_fits(inputs=network.inputs, outputs=network.outputs)
@@ -97,7 +104,7 @@ def verify(
         status=_STATUS[outcome.end],
         counterexample=outcome.counterexample,
         seconds=clock.elapsed,
-        seconds_by_phase={name: round(seconds, 6) for name, seconds in clock.phases.items()},
+        seconds_by_phase=clock.phases,
         subproblems=run.subproblems,
         lower_bound=outcome.lower_bound if np.isfinite(outcome.lower_bound) else None,
         branching=run.branching,

@@ -34,7 +34,7 @@ from surebound.verify.strategy import default, paper, profile
 
 EAGER: dict[str, Any] = {  # whatever a strategy may do, it is given a reason for at once
     "root": Ascent(iterations=0),
-    "batch": 4,
+    "batch": 2,
     "patience": -1.0,
     "standstill": 1,
     "standstill_share": 1e9,
@@ -88,8 +88,9 @@ def decide(options: Options, **eager: Any) -> Verdict:
 
 def test_the_default_enters_what_the_paper_did_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = watched(monkeypatch)
-    for limit in (-1, 20):
-        assert decide(Options.of("default"), input_limit=limit).status == "unsat"
+    for change in ({"programs": False}, {"refinements": ()}):  # of which either may end before the other begins
+        assert decide(Options.of("default"), input_limit=-1, **change).status == "unsat"
+    assert decide(Options.of("default"), input_limit=20).status == "unsat"
     assert set(entered) == {"refinement", "bisection", "polishing", "mixture", "programs", "descents"}
 
 

@@ -56,8 +56,8 @@ def test_table1_by_hand(tmp_path: Path) -> None:
     assert len({line.count("|") for line in lines[:6]}) == 1
     assert lines[-1] == (
         "Withstood: right, and the first attack found nothing. Robust: right, and nothing that ran found a "
-        "counterexample, the search included. Ours: digits at scale cpu. Paper: De Palma et al. 2022, table 1, "
-        "CIFAR-10."
+        "counterexample, the search included. Ours: digits at scale cpu, surebound's own search. Paper: De Palma "
+        "et al. 2022, table 1, CIFAR-10."
     )
 
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from surebound import interrupts
 from surebound.attacks import ATTACKS
 from surebound.branching import CHOICES
-from surebound.cli.arguments import count, eps_text, output_files, positive_seconds, seed, set_threads, write_whole
+from surebound.cli.arguments import (
+    add_search,
+    count,
+    eps_text,
+    output_files,
+    positive_seconds,
+    seed,
+    set_threads,
+    write_whole,
+)
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.model import add_images, check_model, choose_images
@@ -32,6 +41,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--timeout", type=positive_seconds, default=60.0, metavar="S", help="seconds for each image (default 60)"
     )
     parser.add_argument("--branching", choices=CHOICES, default="auto", help="as for verify (default auto)")
+    add_search(parser)
     parser.add_argument(
         "--attack", choices=tuple(ATTACKS), default="mi-fgsm", help="the attack before any bounds (default mi-fgsm)"
     )
@@ -109,7 +119,8 @@ def _task(args: Namespace) -> "Task":
     from surebound.evaluate.stages import Settings
     from surebound.evaluate.task import Task
 
-    settings = Settings(
+    settings = Settings.of(
+        args.search,
         timeout=args.timeout,
         branching=args.branching,
         attack=args.attack,

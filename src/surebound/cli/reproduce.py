@@ -13,6 +13,7 @@ from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.errors import UsageError, visible
 from surebound.reproduce.scales import METHODS, NETWORKS, SCALES, SETTINGS
+from surebound.verify import SEARCHES
 
 if TYPE_CHECKING:
     from surebound.reproduce.experiment import Plan, Summary
@@ -59,6 +60,12 @@ def _configure(parser: ArgumentParser) -> None:
         "--settings", type=_some(tuple(SETTINGS)), default=tuple(SETTINGS), metavar="A,B", help="only these radii"
     )
     parser.add_argument("--methods", type=_some(METHODS), default=METHODS, metavar="A,B", help="only these methods")
+    parser.add_argument(
+        "--search",
+        choices=SEARCHES,
+        help="the verifier's profile: the paper's search, or surebound's own "
+        "(default: own for table1, a table of each for branching)",
+    )
     parser.add_argument("--device", default="cpu", metavar="NAME", help="to train on, such as cuda (default cpu)")
     parser.add_argument(
         "--steps",
@@ -119,6 +126,7 @@ def _plan(args: Namespace) -> "Plan":
         settings=args.settings,
         methods=args.methods,
         steps=args.steps,
+        search=args.search,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from surebound import interrupts
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
+    add_search,
     check_network,
     check_property,
     memory_size,
@@ -42,6 +43,7 @@ def _configure(parser: ArgumentParser) -> None:
         help="which neuron to split (upb, fsb, sr, or mixture of upb and sr), or input: bisect the input box; "
         "auto: input where few inputs vary, else mixture (default)",
     )
+    add_search(parser)
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
@@ -143,7 +145,8 @@ class _Work:
 
             model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
         self.doing = "verifying"
-        options = Options(
+        options = Options.of(
+            args.search,
             timeout=args.timeout,
             branching=args.branching,
             seed=args.seed,

@@ -83,9 +83,15 @@ class Run:
     started: str = ""  # ISO 8601, UTC
 
     @property
+    def search(self) -> str:
+        """The profile; runs of a time when there was one do not name it."""
+        return str(self.options.get("search", "default"))
+
+    @property
     def key(self) -> str:
         """A hash of everything that the rows depend on, apart from which images were asked for."""
-        parts = [self.model_sha256, self.dataset, self.data_sha256, self.eps, dict(self.options)]
+        options = {name: value for name, value in self.options.items() if (name, value) != ("search", "default")}
+        parts = [self.model_sha256, self.dataset, self.data_sha256, self.eps, options]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -12,9 +12,11 @@ from surebound.report.summaries import cactus
 from surebound.report.tables import (
     METHODS,
     ROBUST,
+    SEARCHES,
     SUBPROBLEMS,
     BranchingRow,
     Table1Row,
+    by_search,
     mean_text,
     paper_cells,
     quantity_text,
@@ -26,11 +28,11 @@ _RULE_COLOURS = {"upb": "blue", "fsb": "orange", "sr": "green"}
 def table1_tiles(rows: Sequence[Table1Row]) -> list[Tile]:
     """The method that verifies most, for each setting."""
     found = []
-    for (scale, setting), group in groupby(rows, lambda r: (r.scale, r.setting)):
+    for (scale, search, setting), group in groupby(rows, lambda r: (r.scale, r.search, r.setting)):
         best = max(group, key=lambda r: r.verified.mean)
         known = best.paper and best.dataset == "cifar10"
         paper = f"; paper {quantity_text(best.paper[0].verified)}" if known else ""
-        below = f"{best.label}, most verified at ε\u00a0=\u00a0{setting}{f', scale {scale}' if scale else ''}{paper}"
+        below = f"{best.label}, most verified at ε\u00a0=\u00a0{setting}{_where(scale, search)}{paper}"
         found.append(Tile(f"Verified, ε\u00a0=\u00a0{setting}", f"{best.verified.mean:.2f}\u202f%", below, "green"))
     return found
 
@@ -41,7 +43,7 @@ def branching_tiles(rows: Sequence[BranchingRow]) -> list[Tile]:
     for key, group in groupby(rows, _network):
         times = {row.branching: row.seconds for row in group}
         if times.get("upb") and times.get("fsb"):
-            below = f"{METHODS.get(key[2], key[2])}, ε\u00a0=\u00a0{key[3]}: {duration(times['upb'])} against "
+            below = f"{_title(key)}, {SEARCHES.get(key[2], key[2])}: {duration(times['upb'])} against "
             ratio = f"{times['upb'] / times['fsb']:.2f}"
             found.append(Tile("Time of UPB over FSB", ratio, below + duration(times["fsb"]), "blue"))
     return found
@@ -55,9 +57,15 @@ def table1_section(rows: Sequence[Table1Row]) -> Markup:
         "the paper’s networks, epochs and timeouts. At any smaller scale, compare the order of methods, not the values."
     )
     parts: list[object] = [element("p", about), *_warning(rows)]
-    for (scale, dataset, setting), group in groupby(rows, lambda r: (r.scale, r.dataset, r.setting)):
-        parts.append(_table1(f"ε\u00a0=\u00a0{setting}, {dataset}{f', scale {scale}' if scale else ''}", list(group)))
+    for (scale, dataset, search, setting), group in groupby(rows, lambda r: (r.scale, r.dataset, r.search, r.setting)):
+        parts.append(_table1(f"ε\u00a0=\u00a0{setting}, {dataset}{_where(scale, search)}", list(group)))
     return join(parts)
+
+
+def _where(scale: str, search: str) -> str:
+    """The scale, and a profile that is not the default."""
+    profile = "" if search == "default" else f", {SEARCHES.get(search, search)}"
+    return f"{f', scale {scale}' if scale else ''}{profile}"
 
 
 def _warning(rows: Sequence[Table1Row] | Sequence[BranchingRow]) -> list[Markup]:
@@ -106,7 +114,18 @@ def _verified(row: Table1Row) -> Quantity:
 
 
 def branching_section(rows: Sequence[BranchingRow]) -> Markup:
-    """Figures 2 and 5: a table, and a cactus plot of each network."""
+    """Figures 2 and 5: a table of each profile, and a cactus plot of each network."""
+    about = (
+        "Over the images that each network classifies correctly; a timeout is any image left undecided. "
+        f"{SUBPROBLEMS} On the right: figures 2 and 5 of {SOURCE}, CIFAR-10, on a graphics card, with 30 minutes for "
+        "each property."
+    )
+    parts = (part for search, members in by_search(rows).items() for part in _branching(search, members))
+    return join([element("p", about), *_warning(rows), *parts])
+
+
+def _branching(search: str, rows: Sequence[BranchingRow]) -> list[Markup]:
+    """One table and its plots."""
     columns = [Column("Network"), Column("Branching"), Column("Properties", True)]
     columns += [Column(name, True) for name in ("Time, s", "Subproblems", "Timeouts, %")]
     columns += [Column(name, True) for name in ("Split", "Split: time, s", "Split: subproblems")]
@@ -116,26 +135,17 @@ def branching_section(rows: Sequence[BranchingRow]) -> Markup:
     for key, members in groupby(rows, _network):
         group = list(members)
         for k, row in enumerate(group):
-            name = f"{METHODS.get(row.network, row.network)}, ε\u00a0=\u00a0{row.setting}"
-            shown = name if k == 0 else element("span", name, class_="hidden")
+            shown = _title(key) if k == 0 else element("span", _title(key), class_="hidden")
             lines.append([shown, *_branching_line(row, group)])
             styles.append("first" if k == 0 and plots else "")
-        plots.append(_cactus(key, group))
+        plots.append(_cactus(f"{_title(key)}, {SEARCHES.get(search, search)}", group))
     groups = (("", 3), ("This work", 6), (SOURCE, 3))
     places = sorted({f"{r.dataset}{f', scale {r.scale}' if r.scale else ''}" for r in rows})
-    about = (
-        "Over the images that each network classifies correctly; a timeout is any image left undecided. "
-        f"{SUBPROBLEMS} On the right: figures 2 and 5 of {SOURCE}, CIFAR-10, on a graphics card, with 30 minutes for "
-        "each property."
-    )
-    return join(
-        [
-            element("p", about),
-            *_warning(rows),
-            table(f"Branching rules: {'; '.join(places)}", columns, lines, groups=groups, styles=styles),
-            element("div", *plots, class_="plots"),
-        ]
-    )
+    caption = f"Branching rules, {SEARCHES.get(search, search)}: {'; '.join(places)}"
+    return [
+        table(caption, columns, lines, groups=groups, styles=styles),
+        element("div", *plots, class_="plots"),
+    ]
 
 
 def _branching_line(row: BranchingRow, group: Sequence[BranchingRow]) -> list[object]:
@@ -160,8 +170,7 @@ def _branching_line(row: BranchingRow, group: Sequence[BranchingRow]) -> list[ob
     ]
 
 
-def _cactus(key: tuple[str, str, str, str], group: Sequence[BranchingRow]) -> Markup:
-    title = f"{METHODS.get(key[2], key[2])}, ε\u00a0=\u00a0{key[3]}"
+def _cactus(title: str, group: Sequence[BranchingRow]) -> Markup:
     curves = [
         Curve(
             label=row.label,
@@ -178,5 +187,13 @@ def _cactus(key: tuple[str, str, str, str], group: Sequence[BranchingRow]) -> Ma
     return figure(title, line_chart(f"Cactus plot of branching rules, {title}", said, axes, curves), said, level="h3")
 
 
-def _network(row: BranchingRow) -> tuple[str, str, str, str]:
-    return row.scale, row.dataset, row.network, row.setting
+_Key = tuple[str, str, str, str, str]
+
+
+def _network(row: BranchingRow) -> _Key:
+    return row.scale, row.dataset, row.search, row.network, row.setting
+
+
+def _title(key: _Key) -> str:
+    _, _, _, network, setting = key
+    return f"{METHODS.get(network, network)}, ε\u00a0=\u00a0{setting}"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, stdev
+from typing import TypeVar
 
 from surebound.evaluate.store import Accuracies, Row, Store
 from surebound.report.numbers import number, radius
@@ -27,6 +28,7 @@ METHODS = {
     "relu-stability": "ReLU stability",
 }
 RULES = {"upb": "UPB", "fsb": "FSB", "sr": "SR"}
+SEARCHES = {"paper": "the paper's search", "default": "surebound's own search"}  # profiles of the verifier
 SUBPROBLEMS = (
     "A subproblem is another class with some splits that was bounded, by whatever method, and counts once: a property "
     "that intervals settle has as many as there are other classes, and each split makes two more. Mean subproblems are "
@@ -46,6 +48,7 @@ class Table1Row:
 
     scale: str
     dataset: str
+    search: str  # the profile
     setting: str
     method: str
     seeds: int
@@ -70,6 +73,7 @@ class BranchingRow:
 
     scale: str
     dataset: str
+    search: str  # the profile
     setting: str
     network: str
     branching: str
@@ -102,23 +106,24 @@ def branching(store: Store) -> list[BranchingRow]:
 
 def table1_of(results: Iterable[Result]) -> list[Table1Row]:
     """Table 1 from the runs of any number of stores."""
-    groups: dict[tuple[str, str, str, str], dict[str, Result]] = {}
+    groups: dict[_Key, dict[str, Result]] = {}
     for result in results:
         if result.run.notes.get("experiment") == "table1" and result.rows:
             key = (*_place(result), str(result.run.notes.get("method", "unknown")))
             groups.setdefault(key, {})[str(result.run.notes.get("seed"))] = result
     rows = [_table1_row(key, list(seeds.values())) for key, seeds in groups.items()]
-    return sorted(rows, key=lambda r: (r.scale, r.dataset, _size(r.setting), _order(METHODS, r.method)))
+    return sorted(rows, key=lambda r: (*_table(r), _size(r.setting), _order(METHODS, r.method)))
 
 
-def _table1_row(key: tuple[str, str, str, str], results: Sequence[Result]) -> Table1Row:
-    scale, dataset, setting, method = key
+def _table1_row(key: "_Key", results: Sequence[Result]) -> Table1Row:
+    scale, dataset, search, setting, method = key
     shares = [Accuracies.of_rows(result.rows) for result in results]
     seconds = [number(result.run.notes.get("training_seconds")) for result in results]
     seconds = [s for s in seconds if isfinite(s)]
     return Table1Row(
         scale=scale,
         dataset=dataset,
+        search=search,
         setting=setting,
         method=method,
         seeds=len(results),
@@ -136,7 +141,7 @@ def _table1_row(key: tuple[str, str, str, str], results: Sequence[Result]) -> Ta
 
 def branching_of(results: Iterable[Result]) -> list[BranchingRow]:
     """Figures 2 and 5 from the runs of any number of stores."""
-    groups: dict[tuple[str, str, str, str], dict[str, Result]] = {}
+    groups: dict[_Key, dict[str, Result]] = {}
     for result in results:
         if result.run.notes.get("experiment") == "branching" and result.rows:
             key = (*_place(result), str(result.run.notes.get("network", "unknown")))
@@ -144,12 +149,12 @@ def branching_of(results: Iterable[Result]) -> list[BranchingRow]:
     rows = [row for key, rules in groups.items() for row in _branching_rows(key, rules)]
     return sorted(
         rows,
-        key=lambda r: (r.scale, r.dataset, _order(METHODS, r.network), _size(r.setting), _order(RULES, r.branching)),
+        key=lambda r: (*_table(r), _order(METHODS, r.network), _size(r.setting), _order(RULES, r.branching)),
     )
 
 
-def _branching_rows(key: tuple[str, str, str, str], rules: dict[str, Result]) -> list[BranchingRow]:
-    scale, dataset, setting, network = key
+def _branching_rows(key: "_Key", rules: dict[str, Result]) -> list[BranchingRow]:
+    scale, dataset, search, setting, network = key
     correct = {name: {row.image: row for row in result.rows if row.correct} for name, result in rules.items()}
     judges = [correct[name] for name in _COUNTED if name in correct]
     split = {
@@ -166,6 +171,7 @@ def _branching_rows(key: tuple[str, str, str, str], rules: dict[str, Result]) ->
             BranchingRow(
                 scale=scale,
                 dataset=dataset,
+                search=search,
                 setting=setting,
                 network=network,
                 branching=name,
@@ -183,6 +189,17 @@ def _branching_rows(key: tuple[str, str, str, str], rules: dict[str, Result]) ->
             )
         )
     return found
+
+
+_Row = TypeVar("_Row", Table1Row, BranchingRow)
+
+
+def by_search(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
+    """The rows of each profile, which do not belong in one table."""
+    found: dict[str, list[_Row]] = {}
+    for row in rows:
+        found.setdefault(row.search, []).append(row)
+    return {name: found[name] for name in sorted(found, key=lambda name: _order(SEARCHES, name))}
 
 
 def table1_markdown(rows: Sequence[Table1Row]) -> str:
@@ -251,14 +268,24 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]], texts: Sequen
 
 
 def _source(part: str, rows: Sequence[Table1Row] | Sequence[BranchingRow], note: str = "") -> str:
-    scales = sorted({(row.scale, row.dataset) for row in rows})
-    here = "; ".join(f"{dataset} at scale {scale}" if scale else dataset for scale, dataset in scales)
+    scales = sorted({(row.scale, row.dataset, row.search) for row in rows})
+    here = "; ".join(
+        f"{dataset}{f' at scale {scale}' if scale else ''}, {SEARCHES.get(search, search)}"
+        for scale, dataset, search in scales
+    )
     return f"\n{note}Ours: {here or 'no runs'}. Paper: {SOURCE}, {part}, CIFAR-10.\n"
 
 
-def _place(result: Result) -> tuple[str, str, str]:
-    notes = result.run.notes
-    return str(notes.get("scale", "")), result.run.dataset, str(notes.get("setting", result.run.eps))
+_Key = tuple[str, str, str, str, str]
+
+
+def _place(result: Result) -> tuple[str, str, str, str]:
+    run, notes = result.run, result.run.notes
+    return str(notes.get("scale", "")), run.dataset, run.search, str(notes.get("setting", run.eps))
+
+
+def _table(row: Table1Row | BranchingRow) -> tuple[str, str, tuple[int, str]]:
+    return row.scale, row.dataset, _order(SEARCHES, row.search)
 
 
 def _decided(row: Row | None) -> bool:

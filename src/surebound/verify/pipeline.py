@@ -10,12 +10,13 @@ begins anew over tighter layers counts its own.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from surebound.attacks.mi_fgsm import MIFGSM
+from surebound.attacks.mi_fgsm import MIFGSM, PUBLISHED
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.enclosure import Enclosure
@@ -35,7 +36,7 @@ from surebound.verify.points import TryPoints
 from surebound.verify.progress import OnProgress
 from surebound.verify.search import Limits, Outcome, search_inputs, search_neurons
 from surebound.verify.spaces.layers import refine
-from surebound.verify.strategy import Refinement, Strategy, default
+from surebound.verify.strategy import Refinement, Strategy, default, profile
 from surebound.verify.subject import Subject, specify
 
 
@@ -48,9 +49,20 @@ class Options:
     seed: int = 0
     memory: int | None = None  # bytes; None: a quarter of what is available
     early_stop: bool = False
-    quick_attack: PGD | None = field(default_factory=lambda: PGD(steps=20, restarts=2))  # None: attacked already
+    quick_attack: PGD | MIFGSM | None = field(
+        default_factory=lambda: PGD(steps=20, restarts=2)
+    )  # None: attacked already
     search_attack: MIFGSM = field(default_factory=lambda: MIFGSM(steps=100, restarts=4))  # again and again
     strategy: Strategy = field(default_factory=default)
+
+    @staticmethod
+    def of(search: str, *, branching: str = "auto", **more: Any) -> "Options":
+        """With the strategy and the attacks of a profile."""
+        strategy = profile(search, branching)
+        if search == "paper":
+            attack = MIFGSM(steps=100, restarts=10, **PUBLISHED)
+            more = {"quick_attack": attack, "search_attack": attack, **more}
+        return Options(branching=branching, strategy=strategy, **more)
 
     def __post_init__(self) -> None:
         if self.branching not in CHOICES:
@@ -201,7 +213,7 @@ class _Verification:
         return outcome
 
     def _may_refine(self, form: Form) -> bool:
-        """With a branching rule of the user's choice, the search stays the one of the paper."""
+        """Not with a branching rule of the user's choice: who names a rule wants the tree that it grows."""
         return self.options.branching == "auto" and form.can_refine
 
     def _refined(self, subject: Subject, regions: Sequence[Region], refinement: Refinement) -> Subject:
@@ -254,13 +266,15 @@ class _Verification:
         shape = (1, *self.network.input_shape)
         return Enclosure(self.network, *(torch.from_numpy(end).reshape(shape) for end in (box.lower, box.upper)))
 
-    def _attack(self, attack: PGD | MIFGSM, regions: Sequence[Region]) -> Counterexample | None:
+    def _attack(
+        self, attack: PGD | MIFGSM, regions: Sequence[Region], start: Tensor | None = None
+    ) -> Counterexample | None:
         with self.clock.phase("attack"):
             objective = Objective(self.fast_network, regions, thin="nearest")
             least, most = self.strategy.first_attack_seconds
             seconds = min(max(self.strategy.first_attack * self.clock.remaining, least), most)
             deadline = min(self.clock.deadline, time.monotonic() + seconds)
-            result = attack.run(objective, generator=self.generator, deadline=deadline)
+            result = attack.run(objective, generator=self.generator, start=start, deadline=deadline)
             for i in torch.nonzero(result.found).flatten().tolist():
                 found = self.confirm(result.points[i].double().numpy(), [regions[i]])
                 if found is not None:
@@ -283,7 +297,9 @@ class _Verification:
             if not attacks.allows(self.clock.elapsed - begin):
                 return None
             with attacks.spent():
-                return self._attack(self.options.search_attack, regions)
+                attack = self.options.search_attack
+                start = x[:, : attack.restarts] if self.strategy.from_minimisers else None
+                return self._attack(attack, regions, start)
 
         return try_points
 

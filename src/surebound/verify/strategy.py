@@ -1,13 +1,16 @@
 """How a verification goes about it: every number that was chosen by measuring, in one frozen value.
 
-`default()` is what `surebound.verify` does, `paper()` what the paper did. No verdict depends on these numbers, only the
-time until it is there. They were chosen on the instances of benchmarks/ (docs/decisions.md says which and how).
+`default()` is what `surebound.verify` does, `paper()` what the paper did; `profile` has them by name. No verdict
+depends on these numbers, only the time until it is there. They were chosen on the instances of benchmarks/
+(docs/decisions.md says which and how).
 """
 
 from dataclasses import dataclass, field
 
 from surebound.bounds.beta_crown import Ascent
 from surebound.bounds.root import LayerBounding
+from surebound.errors import UsageError
+from surebound.verify import SEARCHES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,8 @@ class Strategy:
     first_attack: float = 0.05  # of the time, for the attack before anything else,
     first_attack_seconds: tuple[float, float] = (1.0, 10.0)  # but within these
     later_attacks: float = 0.05  # of the time, for attacks on the network during the search,
-    later_attacks_after: float = 5.0  # which begin after so many seconds
+    later_attacks_after: float = 5.0  # which begin after so many seconds,
+    from_minimisers: bool = False  # at the relaxations' minimisers, else anywhere in the box
     descents: float = 0.1  # of the search, for attacks on the folded network from the relaxations' minimisers
     points: int = 64  # looked at, of a batch
 
@@ -92,18 +96,32 @@ def default() -> Strategy:
     return Strategy()
 
 
-def paper(*, batch: int = 1200) -> Strategy:
-    """What the paper did: β-CROWN with the rule that was asked for, and nothing that came later.
+def paper(branching: str = "upb") -> Strategy:
+    """What the paper did with a branching rule (its appendix on the experimental setting), and nothing that came later.
 
-    Its batches are of 600 nodes split and 1,200 bounded; with FSB 500 and 1,000.
+    600 subproblems are split and 1,200 bounded at once, with FSB 500 and 1,000.
     """
     return Strategy(
-        iterations=Iterations(count=2),
+        layers=LayerBounding(slopes=("fastlin", "crown"), ascent=Ascent(iterations=5, lr=1.0, decay=0.98)),
+        ascent=Ascent(lr=0.1, decay=0.98),
+        iterations=Iterations(count=2, cap=100, probe_depth=4),
         polish=1,
-        batch=batch,
+        batch=1000 if branching == "fsb" else 1200,
         mixture=False,
-        input_limit=0,
+        input_limit=-1,
+        from_minimisers=True,
         descents=0.0,
         refinements=(),
         programs=False,
     )
+
+
+def profile(search: str, branching: str = "auto") -> Strategy:
+    """A profile by its name."""
+    if search not in SEARCHES:
+        raise UsageError(f"unknown search '{search}'; expected one of: {', '.join(SEARCHES)}")
+    if search == "default":
+        return default()
+    if branching == "mixture":
+        raise UsageError("the paper's search has no branching 'mixture'; expected auto, upb, fsb, sr or input")
+    return paper(branching)

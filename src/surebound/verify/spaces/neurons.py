@@ -49,7 +49,9 @@ class NeuronSpace:
             at_root = bool((nodes.depth == 0).all())
             splits, duals = _splits(nodes, at_root), _duals(nodes, at_root)
             ascent = self.strategy.root if at_root else self._ascent(self.iteration.count)
-            bounded = self._polished(splits, self.subject.bound(splits, duals, ascent), ascent)
+            bounded = self.subject.bound(splits, duals, ascent)
+            if self.strategy.polish > 1 and not at_root:
+                self._polish(splits, bounded, ascent)
             proved = self._proved(splits, bounded)
             self.iteration = self.iteration.rested()
         state = _state(splits, bounded.duals)
@@ -89,20 +91,18 @@ class NeuronSpace:
     def _ascent(self, iterations: int) -> Ascent:
         return replace(self.strategy.ascent, iterations=iterations)
 
-    def _polished(self, splits: Splits, bounded: beta_crown.Bounded, ascent: Ascent) -> beta_crown.Bounded:
+    def _polish(self, splits: Splits, bounded: beta_crown.Bounded, ascent: Ascent) -> None:
         """More iterations for nodes that splitting cannot help.
 
         Splitting removes intercept terms from the dual bound. Where all of them together would not lift it above 0, the
         duals are what is far from optimal.
         """
-        if splits.signs is None or self.strategy.polish <= 1:
-            return bounded
+        assert splits.signs is not None
         gap = self.subject.fast_relaxation.intercept * bounded.lam.clamp_min(0.0) * (splits.signs == 0)
         stuck = torch.nonzero(bounded.bound + gap.sum(1) < 0).flatten()
         if len(stuck):
             more = self._ascent(self.strategy.polish * ascent.iterations)
             bounded.put(stuck, self.subject.bound(splits[stuck], bounded.duals[stuck], more))
-        return bounded
 
     def _proved(self, splits: Splits, bounded: beta_crown.Bounded) -> Tensor:
         """Soundly positive. # (nodes,) bool"""

@@ -58,7 +58,7 @@ class Ending:
         if self.code == 2 and (REFUSED not in case.ends or case.says not in self.err):
             found.append("refused with another sentence")
         verdict = self.out.splitlines()[0] if self.out else ""
-        if self.code == 0 and "printed" not in case.ends and verdict not in (*case.ends, *["timeout"] * case.slow):
+        if self.code == 0 and "printed" not in case.ends and verdict not in (*case.ends, "timeout"):
             found.append(f"the verdict {verdict!r}")
         return found
 

@@ -242,7 +242,8 @@ class _Reader:
             raise NetworkError(f"{place} reads {quoted(missing[0])}, which nothing before it computes")
         inputs = [self._values[name] if name else None for name in node.input]
         try:
-            return self._dispatch(node, inputs, algebra)
+            with np.errstate(all="ignore"):  # NaN and infinity are refused where they are used
+                return self._dispatch(node, inputs, algebra)
         except UnsupportedOpError as error:
             raise UnsupportedOpError(f"{place}: {error}") from error
         except NetworkError as error:

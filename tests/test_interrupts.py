@@ -146,7 +146,7 @@ def test_the_time_is_up_during_an_import(folder: Path, tmp_path: Path) -> None:
     command += ["--timeout", "2", "--json", "report.json", "--quiet"]
     assert ended(_stalled(command, tmp_path, folder, at="torch", inside="verify")) == (0, "timeout\n", "")
     record = json.loads((tmp_path / "report.json").read_text())
-    assert (record["verdict"], record["reason"]) == ("timeout", "the time ran out")
+    assert (record["verdict"], record["reason"]) == ("timeout", "the time ran out while importing torch")
     assert record["seconds"] >= 2
     assert 0 < sum(record["seconds_by_phase"].values()) <= record["seconds"]
 

@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ class Runner:
             if not found.stdout.startswith(str(source)):
                 return f"the tests would run against {found.stdout.strip()}; expected a copy of src"
             code, output = self.tests(source, tests)
-            return f"{output}the tests fail without any mutant; expected them to pass" if code else ""
+            return f"{output}\nthe tests fail without any mutant; expected them to pass" if code else ""
 
     def tests(self, source: Path, tests: Sequence[str]) -> tuple[int, str]:
         """pytest's exit code and output for tests of the package as it stands in `source`, up to the first failure."""
@@ -198,13 +199,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mutants = [
         m for m in read_lists() if not options.only or any(part in m.name or part in m.file for part in options.only)
     ]
-    runner = Runner()
-    complaint = runner.complaint(list(dict.fromkeys(test for m in mutants for test in m.tests)))
-    if complaint:
-        print(complaint)
-        return 2
+    runner, by_file = Runner(), defaultdict(list)
+    for test in dict.fromkeys(test for m in mutants for test in m.tests):
+        by_file[test.partition("::")[0]].append(test)
     results = []
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        for complaint in pool.map(runner.complaint, by_file.values()):
+            if complaint:
+                print(complaint)
+                return 2
         for i, result in enumerate(pool.map(runner.run, mutants), start=1):
             results.append(result)
             print(f"{i:3d}/{len(mutants)} {result.fate:10s} {result.mutant.name}  {result.by}", flush=True)

@@ -8,6 +8,7 @@ import one_direction
 import pytest
 import torch
 from networks import random_conv, random_fc, random_residual
+from one_by_one import add_one_by_one
 
 from surebound.bounds import BOUNDS
 from surebound.bounds.audit import WrongBound, auditing
@@ -95,4 +96,11 @@ def test_a_large_network_is_not_looked_at() -> None:
 def test_roundings_that_all_go_one_way() -> None:
     """Twenty seconds of the fuzzer; `python tests/one_direction.py` runs it for longer."""
     cases, claims = one_direction.run(20.0, first_seed=0)
+    assert cases > 0 and claims > 100
+
+
+def test_roundings_that_all_go_one_way_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same in the order of summation that loses most, which no library chooses."""
+    add_one_by_one(monkeypatch)
+    cases, claims = one_direction.run(8.0, first_seed=1000)
     assert cases > 0 and claims > 100

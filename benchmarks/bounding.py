@@ -224,23 +224,17 @@ def multiply_adds(subject: "Subject") -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from surebound.bounds.folded import FoldedForm
-
-    form = subject.fast_form
-    if isinstance(form, FoldedForm):
-        return form.numbers
+    if subject.form.blocks is not None:
+        return sum(block.weight.numel() for block in subject.form.blocks)
     start = torch.zeros_like(subject.fast_specification.rows.coefficients[:1])
     with FlopCounterMode(display=False) as counter:
-        form.backward(start, lambda _, lam: lam)
+        subject.fast_form.backward(start, lambda _, lam: lam)
     return int(counter.get_total_flops()) // 2
 
 
 def nonzeros(subject: "Subject") -> int:
     """The entries of a folded form's matrices that are not 0."""
-    from surebound.bounds.folded import FoldedForm
-
-    form = subject.form
-    return sum(int(block.weight.count_nonzero()) for block in form.blocks) if isinstance(form, FoldedForm) else 0
+    return sum(int(block.weight.count_nonzero()) for block in subject.form.blocks or ())
 
 
 def automatic(pair: Pair) -> str:

@@ -7,10 +7,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint mutants bench docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # torch goes first and by its exact version, so that the resolver never looks at another build of it.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -32,6 +32,9 @@ lint: $(INSTALLED) ## check style, types and imports
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+mutants: $(INSTALLED) ## put bugs into the code and see that tests notice, about fifteen minutes
+	$(BIN)/python tests/mutate.py --jobs $(JOBS) --table docs/mutants.md
 
 bench: $(INSTALLED) ## measure speed in ratios, about four minutes
 	$(BIN)/python benchmarks/run.py

@@ -11,7 +11,7 @@ from common import markdown_table, products_rate
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from surebound.bounds.beta_crown import Nodes, Specification
+    from surebound.bounds.beta_crown import Specification, Splits
     from surebound.bounds.form import Form
     from surebound.network.model import Model
     from surebound.problem import Property, Region, Robustness
@@ -30,12 +30,12 @@ class Pair:
     name: str
     folded: "Subject"
     graph: "Subject"
-    folded_nodes: "Nodes"
-    graph_nodes: "Nodes"
+    folded_nodes: "Splits"
+    graph_nodes: "Splits"
     root: float  # seconds of the layers' bounds and of folding
 
     @property
-    def sides(self) -> dict[str, tuple["Subject", "Nodes"]]:
+    def sides(self) -> dict[str, tuple["Subject", "Splits"]]:
         return {"folded": (self.folded, self.folded_nodes), "graph": (self.graph, self.graph_nodes)}
 
 
@@ -137,14 +137,14 @@ def _subject(model: "Model", form: "Form", regions: Sequence["Region"], drop: fl
     return Subject(model.network, form, replace(found, rows=rows))
 
 
-def _draw(form: "Form", specification: "Specification", count: int) -> tuple[float, "Nodes"]:
-    """Nodes that hold a random point each, split in random neurons; and a number above all rows at these points.
+def _draw(form: "Form", specification: "Specification", count: int) -> tuple[float, "Splits"]:
+    """Splits that hold a random point each, split in random neurons; and a number above all rows at these points.
 
     A bound of a node is below its rows at any point of it: lowered by that number, no node can be proved.
     """
     import torch
 
-    from surebound.bounds.beta_crown import Nodes
+    from surebound.bounds.beta_crown import Splits
 
     generator = torch.Generator().manual_seed(0)
     uniform = torch.rand(count, form.inputs, generator=generator, dtype=torch.float64)
@@ -155,29 +155,29 @@ def _draw(form: "Form", specification: "Specification", count: int) -> tuple[flo
     chosen = torch.rand(count, form.neurons, generator=generator).topk(min(SPLITS, form.neurons), dim=1).indices
     signs = torch.zeros(count, form.neurons, dtype=torch.int8)
     signs.scatter_(1, chosen, torch.where(xhat.gather(1, chosen) >= 0, 1, -1).to(torch.int8))
-    return highest + 1.0, Nodes(torch.arange(count) % (len(specification.starts) - 1), signs)
+    return highest + 1.0, Splits(torch.arange(count) % (len(specification.starts) - 1), signs)
 
 
-def _spread(nodes: "Nodes", folded: "Form", graph: "Form") -> "Nodes":
+def _spread(nodes: "Splits", folded: "Form", graph: "Form") -> "Splits":
     """The same nodes over all neurons of the network."""
     import torch
 
-    from surebound.bounds.beta_crown import Nodes
+    from surebound.bounds.beta_crown import Splits
 
     assert nodes.signs is not None
     pairs = zip(folded.indices, graph.layers, strict=True)
     places = torch.cat([index + layer.start for index, layer in pairs])
     signs = torch.zeros(len(nodes), graph.neurons, dtype=torch.int8)
     signs[:, places] = nodes.signs
-    return Nodes(nodes.region, signs)
+    return Splits(nodes.region, signs)
 
 
-def bound(subject: "Subject", nodes: "Nodes", iterations: int = ITERATIONS) -> "Tensor":
+def bound(subject: "Subject", nodes: "Splits", iterations: int = ITERATIONS) -> "Tensor":
     """The nodes' bounds, computed in parts that fit into the cache. # (nodes,)"""
     import torch
 
     from surebound.bounds.beta_crown import Ascent, Duals
-    from surebound.verify.search import batch_size
+    from surebound.verify.spaces.neurons import batch_size
 
     ascent = Ascent(iterations=iterations)
     found = []

@@ -38,11 +38,14 @@ def tiny_batch(
     eps: float = 0.05,
     kappa: float = 0.6,
     ramp: float = 0.7,
+    risen: float | None = None,
     stage: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Batch:
-    """Random images and labels."""
+    """Random images and labels; ε has risen as far as the ramp, unless told otherwise."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(size, *SHAPE, generator=generator).to(dtype)
     y = torch.randint(0, CLASSES, (size,), generator=generator)
-    return Batch(x=x, y=y, eps=eps, kappa=kappa, ramp=ramp, stage=stage, draws=Draws(seed, 7, size=size))
+    risen = ramp if risen is None else risen
+    draws = Draws(seed, 7, size=size)
+    return Batch(x=x, y=y, eps=eps, kappa=kappa, ramp=ramp, risen=risen, stage=stage, draws=draws)

@@ -75,6 +75,7 @@ def test_the_public_names_are_these() -> None:
             {
                 "timeout": None,
                 "branching": "auto",
+                "search": "default",
                 "seed": 0,
                 "memory": None,
                 "early_stop": False,
@@ -91,6 +92,7 @@ def test_the_public_names_are_these() -> None:
                 "images": None,
                 "timeout": 60.0,
                 "branching": "auto",
+                "search": "default",
                 "attack": "mi-fgsm",
                 "seed": 0,
                 "early_stop": True,

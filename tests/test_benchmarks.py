@@ -378,3 +378,22 @@ def test_a_written_property_is_the_robustness_of_the_image(script: Any, tmp_path
     assert np.allclose(written.regions[0].box.upper, meant.regions[0].box.upper, rtol=0, atol=1e-16)
     for region, other in zip(written.regions, meant.regions, strict=True):
         assert np.array_equal(region.on_output, other.on_output)
+
+
+def test_whole_trainings_cost_their_steps_times_the_papers_epochs(script: Any) -> None:
+    """At 8/255: 333 steps an epoch, 600 and 200 epochs of IBP-R, 60 and 140 epochs in each of COLT's three stages."""
+    seconds = {("ibp-r", 0.5, 0): 0.5, ("ibp-r", 1.0, 0): 1.0}
+    for stage in range(3):
+        seconds |= {("colt", 0.5, stage): 1.0, ("colt", 1.0, stage): 2.0}
+        seconds |= {("colt-original", 0.5, stage): 2.0, ("colt-original", 1.0, stage): 3.0 + stage}
+    ibp_r, port = 333 * (600 * 0.5 + 200) / 3600, 333 * 3 * (60 + 280) / 3600
+    original = 333 * (3 * 120 + 140 * 12) / 3600
+    assert script("train_step").cost(seconds, "8-255") == [
+        "8/255",
+        *(f"{hours:.1f}" for hours in (ibp_r, port, original)),
+        f"{500 / 1020:.2f}",
+        "0.57",
+        "2.00",
+        "4.4",
+    ]
+    assert script("train_step").cost({("ibp-r", 1.0, 0): 1.0}, "8-255") == []

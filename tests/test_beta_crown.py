@@ -15,9 +15,9 @@ from surebound.bounds.beta_crown import (
     Bounded,
     Duals,
     Evaluated,
-    Nodes,
     Slopes,
     Specification,
+    Splits,
     _gradient,
     ascend,
     evaluate,
@@ -141,7 +141,7 @@ def climb(
     relaxation = relax(form.lower, form.upper)
     alpha = relaxation.lower_slope.repeat(len(region), 1)
     duals = Duals(alpha, torch.zeros_like(alpha), specification.initial_mix(region))
-    return ascend(form, specification, relaxation, Nodes(region, signs), duals, config, stop_above=stop_above)
+    return ascend(form, specification, relaxation, Splits(region, signs), duals, config, stop_above=stop_above)
 
 
 @pytest.mark.parametrize("key", FORMS)
@@ -237,6 +237,24 @@ def test_any_duals_bound_the_split_domain_from_below(name: str, key: str, rng: n
         assert (bound[i] <= mixed).all()
         checked += len(mixed)
     assert checked > 10_000
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_the_upper_line_costs_what_it_should(key: str) -> None:
+    """−relu(x̂) over [l, u] is least, −u, where the line touches it: the bound is that, and no more."""
+    for low, high in ((-1.0, 1.0), (-3.0, 1.0), (-0.1, 7.0), (-1e-9, 1.0), (-1e6, 0.3)):
+        build = Builder(np.random.default_rng(0), (1,))
+        one = torch.ones(1, 1, dtype=torch.float64)
+        build.add(Linear(-one), build.relu(build.add(Linear(one), 0)))
+        network = build.network()
+        enclosure = Enclosure(network, *(torch.full((1, 1), end, dtype=torch.float64) for end in (low, high)))
+        folded = fold_network(enclosure, LayerBounding(ascent=None), lambda: None)
+        form: Form = folded if key == "folded" else GraphForm.at(enclosure, network.output)
+        rows = form.rows(one, 0 * one, torch.zeros(1, dtype=torch.float64))
+        slopes = Slopes.of(relax(form.lower, form.upper), None)
+        start = replace(rows, error=form.start_error(rows))
+        bound = float(evaluate(form, start, slopes, Duals(slopes.upper, None, None)).bound)
+        assert -high - 1e-12 * (high - low) <= bound <= -high
 
 
 def planet(case: Case, signs: Tensor, weights: Tensor) -> float:

@@ -1,11 +1,13 @@
 """The builder's exact encodings against torch, and its simplifications against what they replace."""
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from exact import exact_output
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -221,6 +223,44 @@ def test_scaling_by_signs_and_by_two_is_marked_exact() -> None:
     for weight, roundings in ((-1.0, 0), (2.0, 0), (0.3, 8)):
         op = _network((4,), lambda n, w=weight: n.scale(0, w)).nodes[1].op
         assert isinstance(op, Scale) and op.roundings == roundings
+    mixed = _network((2,), lambda n: n.scale(0, torch.tensor([1.0, 0.3]))).nodes[1].op
+    assert isinstance(mixed, Scale) and mixed.roundings == 8
+
+
+def _off(network: Network, x: Fraction, squared: Fraction) -> tuple[Fraction, Fraction]:
+    """By how much the square of f(x) − f(0) is off relatively, and what the roundings of its scales allow."""
+    value = exact_output(network, [x])[0] - exact_output(network, [0])[0]
+    scales = [node.op for node in network.nodes if isinstance(node.op, Scale)]
+    roundings = sum(max(op.roundings - 1, 0) * abs(Fraction(op.weight.item()) * x / value) for op in scales)
+    return abs(value**2 / squared - 1), 2 * roundings / 2**53
+
+
+def test_computed_scales_are_paid_for() -> None:
+    """γ / √(σ² + ε), 1 − s and 1 / n carry roundings: the scale's count of them, less that of the product, covers it.
+
+    Also where the number that comes out is 1, as for ε = 2⁻⁶⁰.
+    """
+    rng = np.random.default_rng(0)
+    epsilon = float(np.float32(1e-5))
+    numbers = [(1.0, 1.0, 2.0**-60), (-2.0, 1.0, 2.0**-58)]
+    numbers += [(float(g), float(v), epsilon) for g, v in np.float32(rng.uniform(0.01, 3.0, size=(40, 2)))]
+    rounded = 0
+    for gamma, variance, small in numbers:
+        network = _network((1,), lambda n, g=gamma, v=variance, e=small: n.batch_norm(0, [g], [0.5], [0.25], [v], e))
+        off, allowed = _off(network, Fraction(3), 9 * Fraction(gamma) ** 2 / (Fraction(variance) + Fraction(small)))
+        assert off <= allowed
+        rounded += off > 0
+    for slope in (2.0**-60, -(2.0**-60), float(np.float32(0.01)), 1.0 - 2.0**-50):
+        network = _network((1,), lambda n, s=slope: n.leaky_relu(0, s))
+        off, allowed = _off(network, Fraction(3), Fraction(9))
+        assert off <= allowed
+        rounded += off > 0
+    for count in (2, 3, 5, 7):
+        network = _network((count, 1), lambda n: n.reshape(reduce_sum(n, 0, [0], mean=True), (1,)))
+        mean = exact_output(network, [1] * count)[0]
+        assert abs(mean - 1) <= Fraction(7, 2**53)
+        rounded += mean != 1
+    assert rounded > 40
 
 
 def test_asymmetric_padding() -> None:

@@ -290,3 +290,9 @@ def test_float32_is_probed(monkeypatch: pytest.MonkeyPatch, rng: np.random.Gener
 
     monkeypatch.setattr(torch.nn.functional, "conv_transpose2d", coarse)
     assert not float32_is_kept()
+
+
+def test_products_in_bfloat16_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: exact(a.bfloat16(), b.bfloat16()).float())
+    assert not float32_is_kept()

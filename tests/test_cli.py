@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -187,6 +188,29 @@ def test_interrupt_keeps_what_is_known_and_a_terminal_gets_a_bar(folder: Path, t
     assert set(record) - {"reason"} == KEYS
     assert (record["verdict"], record["reason"]) == ("unknown", "interrupted")
     assert record["subproblems"] > 0 and record["lower_bound"] < 0
+
+
+def test_a_full_disk_is_unknown_with_a_sentence(folder: Path, tmp_path: Path) -> None:
+    """The limit on the size of files stands for a disk that is full: the system refuses to write more."""
+    report = tmp_path / "report.json"
+    command = [*SUREBOUND, "verify", "hard.onnx", "hard.vnnlib", "--json", str(report), "--memory", "1M"]
+    done = subprocess.run(
+        [*command, "--timeout", "100", "--branching", "sr"],
+        cwd=folder,
+        env=environment(TMPDIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16)),
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "unknown\n")
+    sentence = f"the search queue outgrew its memory and cannot be kept in '{tmp_path}' (file too large)"
+    assert sentence in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+    record = json.loads(report.read_text())
+    assert record["verdict"] == "unknown" and sentence in record["reason"]
+    assert record["subproblems"] > 500 and record["lower_bound"] < 0
+    assert not list(tmp_path.glob("surebound*"))
 
 
 def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:

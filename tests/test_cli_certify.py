@@ -17,7 +17,8 @@ from surebound.errors import StoreError
 from surebound.evaluate.store import Row, Store
 
 IMAGES = ["--dataset", "digits", "--eps", "1/30"]
-KEYS = {"images", "standard", "robust", "verified", "undecided", "outcomes", "settled_by", "eps", "store", "seconds"}
+SHARES = {"standard", "withstood", "robust", "verified", "undecided"}
+KEYS = SHARES | {"images", "outcomes", "settled_by", "eps", "store", "seconds"}
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +48,10 @@ def test_summary_json_and_store(folder: Path, tmp_path: Path) -> None:
     assert set(record) >= KEYS and record["images"] == len(rows) == 60
     assert record["standard"] * 60 == pytest.approx(sum(row.correct for row in rows.values()))
     assert record["verified"] * 60 == pytest.approx(sum(row.verified for row in rows.values()))
-    assert record["verified"] <= record["robust"] <= record["standard"]
+    assert record["verified"] <= record["robust"] <= record["withstood"] <= record["standard"]
     assert sum(record["outcomes"].values()) == sum(record["settled_by"].values()) == 60
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["standard", "robust", "verified", "settled", "results"]
+    assert [line.split()[0] for line in lines] == ["standard", "withstood", "robust", "verified", "settled", "results"]
     assert f"{100 * record['verified']:.1f} %" in lines[2] and str(store) in lines[-1]
     with Store(store, readonly=True) as results:
         (noted,) = results.runs().values()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from surebound.cli.main import main
 from surebound.train.config import presets
@@ -33,6 +34,8 @@ def test_lists_presets(capsys: pytest.CaptureFixture[str]) -> None:
     told = dict(line.split(maxsplit=1) for line in lines)
     assert told["cifar10-2-255-ibp-r"] == "IBP-R, cifar10, eps 2/255, conv-2-255, 800 epochs"
     assert told["cifar10-2-255-colt"] == "COLT, cifar10, eps 2/255, conv-2-255, 4 × 200 epochs"
+    assert told["cifar10-2-255-colt-original"] == "COLT by medians, cifar10, eps 2/255, conv-2-255, 4 × 200 epochs"
+    assert told["cifar10-8-255-colt-day"] == "COLT, cifar10, eps 8/255, conv-8-255, 3 × 10 epochs"
     assert told["cifar10-8-255-ibp-r-mask"] == "IBP-R with a mask, cifar10, eps 8/255, conv-8-255, 800 epochs"
     assert told["mnist-0.1-relu-stability"].startswith("ReLU stability, mnist, eps 0.1, ")
     assert {"cifar10-2-255-ibp-r", "cifar10-8-255-ibp-r-mask", "cifar10-2-255-colt", "mnist-0.1-ibp-r-cpu"} <= {*names}
@@ -76,7 +79,7 @@ def test_a_run_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--out", "OUT", *TRAIN[1:], "--set", f"loss=0x{'f' * 5000}"], "loss is a number too long to print; expected"),
         (
             ["--out", "OUT", *TRAIN[1:], *CAP, "--set", f"loss={{ projections = {10**18} }}"],
-            "training ran out of memory",
+            f"loss.projections is {10**18}; expected at most 10000",
         ),
         (
             ["--out", "OUT", *TRAIN[1:], "--set", "optimiser.weight_decay=1e300"],
@@ -123,6 +126,15 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     out = tmp_path / "out"
     assert sentence in failure(capsys, "train", *(str(out) if a == "OUT" else a for a in arguments))
+    assert not out.exists()
+
+
+def test_running_out_of_memory_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surebound.train.zonotope.Projections.draw", lambda *_: torch.empty(2**60))
+    out = tmp_path / "out"
+    assert "training ran out of memory" in failure(capsys, *TRAIN, *CAP, "--set", "loss={}", "--out", str(out))
     assert not out.exists()
 
 

@@ -9,12 +9,14 @@ import pytest
 import torch
 from chains import CLASSES, SHAPE, tiny_chain
 from onnx import numpy_helper
+from safetensors.torch import load_file
 from torch import nn
 
 import surebound
 import surebound.train.export
 from surebound.errors import NetworkError, UnsupportedOpError, UsageError
 from surebound.network.architectures import ARCHITECTURES, architecture
+from surebound.train.checkpoint import restore_weights, save_weights
 from surebound.train.export import export_onnx
 
 
@@ -73,7 +75,33 @@ def test_weights_are_stored_exactly_and_bytes_repeat(tmp_path: Path) -> None:
     state = {name: t.numpy() for name, t in module.state_dict().items() if not name.endswith("num_batches_tracked")}
     assert set(stored) == set(state)
     for name, weight in state.items():
-        np.testing.assert_array_equal(stored[name], weight, strict=True)
+        written = weight[None] if name in ("0.mean", "0.std") else weight  # with four axes, see below
+        np.testing.assert_array_equal(stored[name], written, strict=True)
+
+
+def test_normalisation_has_the_axes_of_a_batch(tmp_path: Path) -> None:
+    """α,β-CROWN stops at constants of three axes. Files from before, which have three, are read as they were."""
+    module = architecture("conv-2-255", in_shape=(3, 32, 32), classes=10, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    path, before = tmp_path / "model.onnx", tmp_path / "before.onnx"
+    export_onnx(module, (3, 32, 32), path)
+    model = onnx.load(path)
+    stored = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
+    assert stored["0.mean"].shape == stored["0.std"].shape == (1, 3, 1, 1)
+    assert stored["0.mean"].ravel().tolist() == np.float32([0.1, 0.2, 0.3]).tolist()
+    assert stored["0.std"].ravel().tolist() == np.float32([0.4, 0.5, 0.6]).tolist()
+
+    for index, weight in enumerate(model.graph.initializer):
+        if weight.name in ("0.mean", "0.std"):
+            model.graph.initializer[index].CopyFrom(numpy_helper.from_array(stored[weight.name][0], weight.name))
+    onnx.save(model, before)
+    x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
+    now, then = (surebound.load(file).network.forward(x) for file in (path, before))
+    assert torch.equal(now, then)
+    weights = tmp_path / "weights.safetensors"
+    save_weights(weights, module)  # of three axes, as in every training folder
+    again = architecture("conv-2-255", in_shape=(3, 32, 32), classes=10, mean=(0.0,) * 3, std=(1.0,) * 3)
+    restore_weights(again, load_file(weights), source="weights")
+    assert again[0].mean.shape == (3, 1, 1) and torch.equal(again[0].std, module[0].std)
 
 
 def test_layers_without_bias_and_norms_without_weights(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from torch import Tensor
 
 import surebound
 from surebound.problem import Box, Property, Region
-from surebound.verify import pipeline
 from surebound.verify.confirm import Confirm
+from surebound.verify.pipeline import Options, verify
+from surebound.verify.strategy import Strategy
 
 Array = NDArray[Any]
 Function = Callable[..., Tensor]
@@ -325,8 +326,12 @@ def draw_region(rng: np.random.Generator, g: Graph, offsets: Sequence[float] = O
     return region, bool(((values + constant).max(axis=1) < -tolerance).any())
 
 
+def in_form(folded: bool) -> Strategy:
+    return Strategy() if folded else Strategy(folded_limit=0)
+
+
 @pytest.mark.parametrize("block", range(4))
-def test_no_verdict_is_contradicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_no_verdict_is_contradicted(tmp_path: Path, block: int) -> None:
     """Eight networks a block: samples never refute an `unsat`, replays confirm a `sat`, and all searches agree."""
     count: Counter[str] = Counter()
     for seed in range(8 * block, 8 * block + 8):
@@ -337,9 +342,8 @@ def test_no_verdict_is_contradicted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         region, violated = draw_region(rng, g)
         statuses = set()
         for branching, folded in CONFIGURATIONS:
-            monkeypatch.setattr(pipeline, "FOLDED_LIMIT", 2**27 if folded else 0)
             problem = Property((region,), model.network.inputs, model.network.outputs)
-            verdict = surebound.verify(model, problem, timeout=1, branching=branching)
+            verdict = verify(model, problem, Options(timeout=1, branching=branching, strategy=in_form(folded)))
             statuses.add(verdict.status)
             count[verdict.status] += 1
             assert not (violated and verdict.status == "unsat"), f"seed {seed}: wrong unsat by {branching}"
@@ -368,7 +372,7 @@ def test_nothing_false_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         violations += 1
         problem = Property((region,), model.network.inputs, model.network.outputs)
         for branching, folded in CONFIGURATIONS:
-            monkeypatch.setattr(pipeline, "FOLDED_LIMIT", 2**27 if folded else 0)
-            status = surebound.verify(model, problem, timeout=0.1, branching=branching).status
+            options = Options(timeout=0.1, branching=branching, strategy=in_form(folded))
+            status = verify(model, problem, options).status
             assert status in ("timeout", "unknown"), f"seed {seed}: wrong {status} by {branching}"
     assert violations >= 9

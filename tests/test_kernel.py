@@ -10,7 +10,7 @@ from test_beta_crown import MAKERS, Case, feasible_signs, make_case, random_dual
 
 from surebound.bounds import kernel as kernel_module
 from surebound.bounds import sparse as sparse_module
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, ascend
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Splits, ascend
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.kernel import Kernel, KernelRows
@@ -20,7 +20,7 @@ from surebound.verify.folded_attack import _forward, descend
 from surebound.verify.subject import Subject
 
 
-def both(case: Case, nodes: Nodes, duals: Duals, config: Ascent, stop_above: float = torch.inf) -> list[Bounded]:
+def both(case: Case, nodes: Splits, duals: Duals, config: Ascent, stop_above: float = torch.inf) -> list[Bounded]:
     """The reference's result, then the kernel's."""
     form = case.forms["folded"]
     assert isinstance(form, FoldedForm)
@@ -32,14 +32,14 @@ def both(case: Case, nodes: Nodes, duals: Duals, config: Ascent, stop_above: flo
     ]
 
 
-def draw(case: Case, rng: np.random.Generator, count: int, *, splits: bool = True) -> tuple[Nodes, Duals]:
-    """Nodes of both regions with random splits, and random duals with π on the simplex."""
+def draw(case: Case, rng: np.random.Generator, count: int, *, splits: bool = True) -> tuple[Splits, Duals]:
+    """Splits of both regions with random splits, and random duals with π on the simplex."""
     region = torch.from_numpy(rng.integers(0, 2, size=count))
     signs = feasible_signs(rng, case, count, 0.3)[:, case.where] if splits else None
     duals = random_duals(rng, region, len(case.where)).to(torch.float32)
     assert duals.mix is not None and duals.beta is not None
     beta = None if signs is None else torch.where(signs != 0, duals.beta, 0.0)
-    return Nodes(region, signs), Duals(duals.alpha, beta, duals.mix / duals.mix.sum(1, keepdim=True))
+    return Splits(region, signs), Duals(duals.alpha, beta, duals.mix / duals.mix.sum(1, keepdim=True))
 
 
 @pytest.mark.parametrize("splits", [True, False])
@@ -64,7 +64,7 @@ def test_single_rows_and_a_node_without_splits_among_others(rng: np.random.Gener
     nodes, duals = draw(case, rng, 6)
     assert nodes.signs is not None
     nodes.signs[2] = 0
-    nodes = Nodes(torch.zeros(6, dtype=torch.int64), nodes.signs)
+    nodes = Splits(torch.zeros(6, dtype=torch.int64), nodes.signs)
     expected, found = both(case, nodes, replace(duals, mix=None), Ascent(iterations=3))
     np.testing.assert_allclose(found.bound, expected.bound, rtol=1e-4, atol=1e-4)
 

@@ -155,7 +155,7 @@ def test_shares_of_a_batch_average_to_the_whole() -> None:
     shares = []
     for part in (slice(0, 3), slice(3, 6)):
         draws = Draws(1, 7, size=6, part=part)
-        share = Batch(x=batch.x[part], y=batch.y[part], eps=0.05, kappa=0.6, ramp=0.7, draws=draws)
+        share = Batch(x=batch.x[part], y=batch.y[part], eps=0.05, kappa=0.6, ramp=0.7, risen=0.7, draws=draws)
         shares.append(CAP(projections=9)(chain, share).total.item())
     assert np.mean(shares) == pytest.approx(whole, rel=1e-12)
 

@@ -1,5 +1,7 @@
 """COLT, against its formula on plain modules, NumPy and finite differences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
-from surebound.train.batch import Batch, Draws, Terms
+from surebound.train.batch import Draws, Terms
 from surebound.train.chain import Chain
 from surebound.train.losses.colt import COLT
 from surebound.train.zonotope import Projections, enclose
@@ -64,7 +66,8 @@ def test_later_stages_mix_the_attacks_of_two_latent_spaces(stage: int) -> None:
     attack = TrainAttack(steps=3)
     terms = COLT(rho=RHO, l1=0.01, attack=attack, projections=7)(chain, batch)
     again = tiny_batch()
-    enclosure = enclose(chain.layers(), again, depth=stage, projections=Projections(count=7), regularise=RHO[stage] > 0)
+    projections = Projections(count=7, estimator="geometric-mean", groups="separate")
+    enclosure = enclose(chain.layers(), again, depth=stage, projections=projections, regularise=RHO[stage] > 0)
     before = enclosure.zonotope.attack(attack, again, stage - 1)
     now = enclosure.zonotope.attack(attack, again, stage)
     tails = [nn.Sequential(*list(chain.module)[TAILS[j] :]) for j in (stage - 1, stage)]
@@ -86,9 +89,10 @@ def test_later_stages_mix_the_attacks_of_two_latent_spaces(stage: int) -> None:
     [
         (0, False, {}),
         (1, False, {}),
-        (2, False, {"groups": "separate"}),
-        (2, False, {"estimator": "geometric-mean"}),
-        (2, False, {"estimator": "geometric-mean", "groups": "separate"}),
+        (2, False, {}),
+        (2, False, {"groups": "merged"}),
+        (2, False, {"estimator": "median"}),
+        (2, False, {"estimator": "median", "groups": "merged"}),
         (3, False, {}),
         (1, True, {}),
     ],
@@ -148,14 +152,12 @@ def test_shares_of_a_batch_average_to_the_whole(stage: int) -> None:
     parts = []
     for share in (slice(0, 3), slice(3, 6)):
         draws = Draws(1, 7, size=6, part=share)
-        batch = Batch(
-            x=whole.x[share], y=whole.y[share], eps=whole.eps, kappa=whole.kappa, ramp=1.0, stage=stage, draws=draws
-        )
+        batch = replace(whole, x=whole.x[share], y=whole.y[share], draws=draws)
         parts.append(loss(tiny_chain(), batch).total.item())
     assert np.mean(parts) == pytest.approx(loss(tiny_chain(), whole).total.item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("options", [{}, {"estimator": "geometric-mean"}, {"groups": "separate"}])
+@pytest.mark.parametrize("options", [{}, {"estimator": "median"}, {"groups": "merged"}])
 def test_float32_gives_nearly_the_same(options) -> None:
     loss = COLT(rho=RHO, projections=20, attack=TrainAttack(steps=1), **options)
     values = []
@@ -174,4 +176,6 @@ def test_nonsense_is_refused() -> None:
     with pytest.raises(UsageError, match="step_unit must be eps, got pixel"):
         COLT(attack=TrainAttack(step_unit="pixel"))
     with pytest.raises(UsageError, match="at least 1 for the median, got 0"):
-        COLT(projections=0)
+        COLT(projections=0, estimator="median")
+    with pytest.raises(UsageError, match="at least 2 for the geometric-mean, got 1"):
+        COLT(projections=1)

@@ -14,8 +14,13 @@ from interval_oracle import Array, Box, cross_entropies, intervals, logits, matr
 
 from surebound.errors import UsageError
 from surebound.train import LOSSES
+from surebound.train.batch import Batch, Terms
+from surebound.train.chain import Chain
+from surebound.train.config import OptimiserConfig, Schedule, read_config
 from surebound.train.losses.ibp import IBP
 from surebound.train.losses.ibp_shi import IBPShi
+from surebound.train.run import run
+from surebound.train.schedules import Plan
 from surebound.train.warmup import shi_regularisers
 
 STD = np.array([0.3, 0.2], np.float32).astype(np.float64)  # as kept for tiny_chain's two channels of 36 pixels
@@ -52,6 +57,37 @@ def test_the_total_is_the_formula(ramp: float, tau: float) -> None:
     if ramp < 1:
         assert float(terms.parts["tightness"]) == pytest.approx(0.4 * (1 - ramp) * tightness, rel=1e-9)
         assert float(terms.parts["balance"]) == pytest.approx(0.4 * (1 - ramp) * relu, rel=1e-9)
+
+
+def test_the_regularisers_weight_follows_the_radius() -> None:
+    """λ₀ (1 − ε/ε_max): halfway through a smooth ramp ε is 5/13 of its end, and so λ is 8/13 of λ₀, not 1/2."""
+    schedule = Schedule(epochs=4, mixing=4, eps_ramp="smooth", kappa=(1.0, 1.0))
+    moment = Plan(schedule, OptimiserConfig(), 0.1, 10).at(20)
+    assert moment.ramp == 0.5 and moment.eps == pytest.approx(0.1 * 5 / 13, rel=1e-12)
+    parts = []
+    for risen, loss in [(moment.risen, IBPShi(regulariser=0.5)), (0.0, IBPShi(regulariser=0.5 * 8 / 13))]:
+        batch = tiny_batch(eps=moment.eps, kappa=1.0, ramp=moment.ramp, risen=risen)
+        parts.append({name: float(part) for name, part in loss(tiny_chain(), batch).parts.items()})
+    assert parts[0]["tightness"] > 0.01
+    assert parts[0] == pytest.approx(parts[1], rel=1e-9)
+
+
+def test_training_hands_losses_the_share_of_the_radius(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    call = IBPShi.__call__
+
+    def spy(self: IBPShi, chain: Chain, batch: Batch) -> Terms:
+        seen.append((batch.eps, batch.risen))
+        return call(self, chain, batch)
+
+    monkeypatch.setattr(IBPShi, "__call__", spy)
+    changes = ["data.first=80", "data.batch=40", "schedule.epochs=4", "schedule.warmup=0", "schedule.mixing=2"]
+    quick = ["schedule.eps_ramp=smooth", "optimiser.milestones=[]", "validation.images=10", "schedule.inflation=2.0"]
+    config = read_config("digits-ibp-shi-cpu", [*changes, *quick])
+    run(config, tmp_path / "run")
+    expected = [0.0, 1 / 13, 5 / 13, 9 / 13, 1.0, 1.0, 1.0, 1.0]
+    assert [risen for _, risen in seen] == pytest.approx(expected, rel=1e-12)
+    assert [eps for eps, _ in seen] == pytest.approx([2 * float(config.eps) * share for share in expected], rel=1e-12)
 
 
 def test_after_the_ramp_it_is_ibp() -> None:

@@ -140,7 +140,7 @@ def test_a_box_without_a_width_gives_the_natural_loss(name: str, stage: int, nor
 @with_and_without_norms
 def test_gradients_are_those_of_central_differences(name: str, stage: int, norm: bool) -> None:
     """For ten weights drawn at random, while ε rises; later TAPS's gradient is not that of its value, on purpose."""
-    chain, h = staged(stage, norm=norm), 1e-6
+    chain, h = staged(stage, norm=norm), 1e-7 if name == "colt" else 1e-6  # its geometric mean bends sharply near 0
     found = gradients(made(name)(chain, tiny_batch(stage=stage)), chain)
     generator = torch.Generator().manual_seed(5)
     trained = [(p, g) for p, g in zip(chain.parameters(), found, strict=True) if g is not None]
@@ -270,7 +270,8 @@ def learned(name: str) -> tuple[float, float, Validation]:
         for step in range(30 if name == "colt" else 60):
             ramp = 1.0 if name == "colt" else min(step / 30, 1.0)
             draws = Draws(0, stage, step, size=12)
-            terms = loss(chain, Batch(x=x, y=y, eps=ramp * eps, kappa=1.0, ramp=ramp, stage=stage, draws=draws))
+            batch = Batch(x=x, y=y, eps=ramp * eps, kappa=1.0, ramp=ramp, risen=ramp, stage=stage, draws=draws)
+            terms = loss(chain, batch)
             optimiser.zero_grad()
             terms.total.backward()
             optimiser.step()

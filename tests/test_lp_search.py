@@ -1,6 +1,7 @@
 """Linear programs for subproblems, and the search made of them: formulas with all assignments tried, MILPs, samples."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -21,14 +22,16 @@ from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Counterexample, Property, Region
-from surebound.verify import search as search_module
 from surebound.verify.clock import Clock
-from surebound.verify.leaf import LeafDecision
-from surebound.verify.lp_search import LPSearch, Standstill
 from surebound.verify.node_lp import Answer, NodeLP
 from surebound.verify.pipeline import Options, verify
-from surebound.verify.search import SearchConfig, search
+from surebound.verify.queue import Queue
+from surebound.verify.search import Limits, search_neurons
+from surebound.verify.spaces.neurons import NeuronSpace
+from surebound.verify.spaces.programs import ProgramSpace, Standstill
+from surebound.verify.strategy import Strategy
 from surebound.verify.subject import Subject
+from surebound.verify.tree import Leaf, Tree
 
 Matrix = NDArray[np.float64]
 Clause = tuple[int, ...]  # of literals: i + 1 is variable i, −(i + 1) its negation
@@ -97,11 +100,17 @@ def make_subject(network: Network, box: Box, on_output: Matrix, constant: Matrix
     return Subject(network, form, Specification(rows, (0, len(rows)), form.start_error(rows)))
 
 
-def decide(subject: Subject) -> LPSearch:
-    search = LPSearch(subject, Clock(60.0), lambda points: None)
-    search.run(60.0)
-    assert not search.stack or search.undecided
-    return search
+def programs(subject: Subject) -> Tree:
+    """Without counterexamples: only proofs decide."""
+    clock = Clock(60.0)
+    return Tree(ProgramSpace(subject, clock), Queue(2**24, depth_first=True), clock, lambda points: None)
+
+
+def decide(subject: Subject) -> Tree:
+    tree = programs(subject)
+    tree.grow(lambda tree: "undecided" if tree.undecided else None)
+    assert not len(tree.queue) or tree.undecided
+    return tree
 
 
 def as_model(network: Network) -> Model:
@@ -200,7 +209,7 @@ def test_a_node_lp_and_the_bound_at_its_multipliers(seed: int) -> None:
     subject = make_subject(network, box, rng.normal(size=(2, 3)), rng.normal(size=2) + 3.0)
     form = subject.form
     assert isinstance(form, FoldedForm)
-    lp = NodeLP(subject, form, 0)
+    lp = NodeLP(subject, 0)
     empty = 0
     for _ in range(12):
         signs = rng.choice([-1, 0, 0, 1], size=form.neurons).astype(np.int8)
@@ -232,7 +241,7 @@ def test_wrong_multipliers_prove_nothing_wrong(rng: np.random.Generator) -> None
     subject = make_subject(network, box, row[None], np.array([-values[worst]]))
     form = subject.form
     assert isinstance(form, FoldedForm)
-    lp = NodeLP(subject, form, 0)
+    lp = NodeLP(subject, 0)
     layers = pre_activations(network, points[worst : worst + 1])
     at = np.concatenate([layer.flatten()[index].numpy() for layer, index in zip(layers, form.indices, strict=False)])
     heights = 3 * form.neurons + 1
@@ -274,19 +283,19 @@ def test_alignment_sees_what_rows_leave() -> None:
 
 
 def test_standstill_by_hand() -> None:
-    start = Standstill()
-    assert start.due(2)
-    seen = start.observed(2, -1.0)
-    assert not seen.due(499)
-    assert seen.due(500)
-    assert seen.reached(-1.0, 1e-6)
-    assert seen.reached(-0.995, 1e-6)
-    assert not seen.reached(-0.9, 1e-6)
-    assert seen.observed(700, -0.9).due(1400)
-    assert not seen.observed(700, -0.9).due(1399)
-    tie = Standstill().observed(2, 0.0)
-    assert tie.reached(0.0, 1e-6)
-    assert tie.reached(1e-8, 1e-6)
+    def seen(lowest: float, subproblems: int = 2) -> Standstill:
+        stands = Standstill(500, 0.01, 1e-6)
+        assert not stands.reached(subproblems, lowest)  # nothing to compare with
+        return stands
+
+    assert not seen(-1.0).reached(499, -1.0)  # too early to ask
+    assert seen(-1.0).reached(500, -1.0)
+    assert seen(-1.0).reached(500, -0.995)
+    assert not seen(-1.0).reached(500, -0.9)
+    assert not seen(-0.9, 700).reached(1399, -0.9)
+    assert seen(-0.9, 700).reached(1400, -0.9)
+    assert seen(0.0).reached(500, 0.0)
+    assert seen(0.0).reached(500, 1e-8)
 
 
 def test_a_counterexample_at_a_leaf_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,14 +306,15 @@ def test_a_counterexample_at_a_leaf_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     build.add(Linear(one, zero), hidden)
     subject = make_subject(build.network(), Box(-np.ones(1), np.ones(1)), np.ones((1, 1)), np.array([-0.5]))
     known, calls = Counterexample(np.zeros(1), np.zeros(1)), []
-    monkeypatch.setattr(search_module, "decide_leaf", lambda *_: LeafDecision(False, torch.zeros(1)))
-    monkeypatch.setattr(search_module._NeuronSearch, "_attack", lambda *_: None)
+    monkeypatch.setattr(NeuronSpace, "decide", lambda *_: Leaf(False, torch.zeros(1)))
+    monkeypatch.setattr(NeuronSpace, "points", lambda *_: iter(()))
 
     def try_points(points: torch.Tensor) -> Counterexample | None:
         calls.append(points)
         return known if len(calls) == 1 else None
 
-    assert search(subject, SearchConfig(), Clock(20.0), try_points).counterexample is known
+    outcome = search_neurons(subject, "upb", Strategy(), Clock(20.0), try_points, Limits())
+    assert outcome.counterexample is known
 
 
 @pytest.mark.parametrize("large", [1e12, 1e26, np.inf, np.nan])
@@ -320,3 +330,74 @@ def test_numbers_that_a_solver_is_not_made_for_decide_nothing(large: float) -> N
         upper=np.ones(2),
     )
     assert answer is None
+
+
+def undecided() -> Tree:
+    """A search over y = relu(x) ≤ ½ on [−1, 1], with counterexamples that are never replayed."""
+    build = Builder(np.random.default_rng(0), (1,))
+    one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    build.add(Linear(one, zero), build.relu(build.add(Linear(one, zero), 0)))
+    subject = make_subject(build.network(), Box(-np.ones(1), np.ones(1)), np.ones((1, 1)), np.array([-0.5]))
+    return programs(subject)
+
+
+def test_an_undecided_leaf_is_no_proof() -> None:
+    tree = undecided()
+    assert tree.grow() is None
+    assert tree.undecided == 2
+    assert not tree.proved
+
+
+def test_a_slice_of_time_is_no_proof(rng: np.random.Generator) -> None:
+    variables = 6
+    network, part = formula_network(variables, contradiction(rng, variables, 18)), at_satisfying(variables)
+    tree = programs(make_subject(network, part.box, part.on_output, part.constant))
+    assert not tree.proved
+    assert tree.grow(lambda _: "turn") == "turn"
+    assert len(tree.queue)
+    assert not tree.proved
+    assert tree.grow() is None
+    assert tree.proved
+
+
+@pytest.mark.parametrize("answer", [Answer(None), Answer(None, (np.full(4, np.nan),)), Answer(None, (np.zeros(4),))])
+def test_a_solver_that_answers_nothing_proves_nothing(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither without an answer nor with one that is empty: subproblems are split until leaves decide."""
+    tree = undecided()
+    monkeypatch.setattr(NodeLP, "solve", lambda *_: answer)
+    tree.grow()
+    assert not tree.proved
+
+
+def test_a_threshold_at_the_optimum_is_no_proof() -> None:
+    """y − x ≥ 0 for y = relu(x), with equality for x ≥ 0: whatever the solver takes for positive, no bound is."""
+    build = Builder(np.random.default_rng(0), (1,))
+    one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    hidden = build.relu(build.add(Linear(one, zero), 0))
+    build.plus(hidden, 0, -1.0)
+    network, box = build.network(), Box(-np.ones(1), np.ones(1))
+    for constant, holds in ((1e-5, True), (1e-15, False), (0.0, False), (-1e-7, False)):
+        subject = make_subject(network, box, np.ones((1, 1)), np.array([constant]))
+        form = subject.form
+        assert isinstance(form, FoldedForm)
+        lp = NodeLP(subject, 0)
+        for sign in (0, 1, -1):
+            signs = np.full(form.neurons, sign, dtype=np.int8)
+            relaxed = lp.solve(signs, 10.0).relaxed
+            assert relaxed is not None
+            multipliers = np.asarray(lp._solver.getSolution().row_dual)
+            assert lp.proves(signs, Answer(relaxed, (multipliers,))) == holds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_region_is_proved_for_itself(seed: int) -> None:
+    """Two regions of one row each, of which one has a counterexample that is never replayed."""
+    rng = np.random.default_rng(seed)
+    network = random_fc(rng, (3, 6, 5, 2))
+    lower, upper = random_box(rng, network, radius=1.0)
+    box, row = Box(lower.flatten().numpy(), upper.flatten().numpy()), rng.normal(size=2)
+    least = milp_minimum(network, box, row, 0.0).value
+    for shifts, holds in (((1e-2, 1e-2), True), ((1e-2, -1e-2), False), ((-1e-2, 1e-2), False)):
+        both = make_subject(network, box, np.stack([row, row]), np.array(shifts) - least)
+        apart = replace(both.specification, starts=(0, 1, 2))
+        assert decide(replace(both, specification=apart)).proved == holds

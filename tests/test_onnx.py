@@ -4,6 +4,7 @@ import gzip
 import subprocess
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from exact import exact_output
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import X, run, save, save_op
 
@@ -399,6 +401,22 @@ def test_double_precision_networks(tmp_path: Path, rng: np.random.Generator) -> 
     x = rng.normal(size=(1, 4)).astype(np.float32)
     expected = 0.5 * x.astype(np.float64) @ constants["w"] + 0.25 * constants["b"]
     np.testing.assert_allclose(_forward(load_onnx(path), x), expected, rtol=1e-14)
+
+
+def test_constants_of_operations_are_not_rounded(tmp_path: Path) -> None:
+    """In rational arithmetic: defaults are float32 numbers, and a product with a float64 bias is not rounded first."""
+    leaky = load_onnx(save_op(tmp_path / "leaky.onnx", "LeakyRelu", (1, 1), [X], opset=13))
+    assert exact_output(leaky, [-1]) == [-Fraction(float(np.float32(0.01)))]
+    numbers = [np.float32([c]) for c in (1.0, 0.0, 0.0, 1e-6)]
+    norm = load_onnx(save_op(tmp_path / "norm.onnx", "BatchNormalization", (1, 1, 2), [X, *numbers], opset=13))
+    square = exact_output(norm, [1, 1])[0] ** 2 * (Fraction(float(numbers[3][0])) + Fraction(float(np.float32(1e-5))))
+    assert abs(square - 1) < Fraction(1, 2**49)
+    constants = {"w": np.array([[1.0]]), "c": np.array([0.1])}
+    node = helper.make_node("Gemm", [X, "w", "c"], ["y"], beta=0.3)
+    path = save(
+        tmp_path / "gemm.onnx", [node], (1, 1), constants=constants, output_shape=(1, 1), dtype=TensorProto.DOUBLE
+    )
+    assert exact_output(load_onnx(path), [0]) == [Fraction(0.1) * Fraction(float(np.float32(0.3)))]
 
 
 def test_weights_are_the_stored_numbers_exactly(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ _CONV = {"in_shape": (4, 7, 6), "stride": (2, 1), "padding": (1, 2), "dilation":
 
 CASES = {
     "linear": Case(Linear(_t(3, 5), _t(3)), ((5,),), (3,)),
+    "linear-out": Case(Linear(_t(9, 2), _t(9)), ((2,),), (9,)),
     "linear-lead": Case(Linear(_t(3, 5), None, (2, 4)), ((2, 4, 5),), (2, 4, 3)),
     "scale": Case(Scale(_t(2, 3), _t(2, 3)), ((2, 3),), (2, 3)),
     "shift": Case(Shift(_t(2, 3)), ((2, 3),), (2, 3)),
@@ -130,6 +131,15 @@ def test_single_precision_errs_by_no_more_than_the_stated_roundings(case: Case) 
         single.adjoint(g), exact.adjoint(g.double()), absolute(exact).adjoint(g.double().abs()), strict=True
     ):
         assert bool(((ours.double() - true).abs() <= gamma * terms).all())
+
+
+@each
+def test_roundings_are_as_many_as_the_terms_of_a_sum(case: Case) -> None:
+    """A sum of n products rounds each of them up to n times, and a sum of n numbers n − 1 times, in the worst order."""
+    terms = [(matrix != 0).sum(dim=1) for matrix in _dense(case)]  # of the adjoint, for each input
+    together = sum((matrix != 0).sum(dim=0) for matrix in _dense(case))
+    most = max(int(t.max()) for t in (*terms, together))
+    assert case.op.roundings >= most - (getattr(case.op, "weight", None) is None)
 
 
 def test_linear_against_torch() -> None:

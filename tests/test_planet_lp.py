@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from exact import exact_output
 from networks import (
     Builder,
     pre_activations,
@@ -17,12 +18,16 @@ from networks import (
     sample,
 )
 from numpy.typing import NDArray
+from one_by_one import U, add_one_by_one, losing
 from scipy.optimize import linprog
 from torch import Tensor
 
 from surebound.bounds.enclosure import enclose
 from surebound.bounds.planet_lp import (
+    System,
+    _refuted,
     affine_blocks,
+    affine_rows,
     leaf_multipliers,
     milp,
     milp_minimum,
@@ -310,6 +315,71 @@ def test_bounds_hold_in_exact_arithmetic(rng: np.random.Generator) -> None:
         low, high = bounds.lower[-1].item(), bounds.upper[-1].item()
         assert Fraction(low) <= values[0] <= Fraction(high)
         assert high - low < 1e-9
+
+
+def test_coefficients_that_lose_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """y = 4 − x − u x − u x − …, directly and through a ReLU that is active: added up one by one x keeps its 1."""
+    add_one_by_one(monkeypatch)
+    count = 1000
+    for relu in (False, True):
+        build = Builder(np.random.default_rng(0), (1,))
+        copies = build.add(Linear(torch.ones(count + 1, 1, dtype=torch.float64)), 0)
+        last = Linear(-losing(count)[None], torch.tensor([4.0], dtype=torch.float64))
+        node = build.add(last, copies)
+        if relu:
+            build.relu(node)
+        ends = (torch.full((1, 1), end, dtype=torch.float64) for end in (1.0, 1.5))
+        found = planet_bounds(build.network(), *ends, (), torch.eye(1))
+        least = 4 - Fraction(3, 2) * (1 + count * Fraction(U))
+        assert Fraction(found.bound[0]) <= least
+        assert found.bound[0] == pytest.approx(2.5, abs=1e-11)
+
+
+def test_a_dual_bound_is_not_rounded_up() -> None:
+    """min −v₀ − u v₁ − u v₂ − … over [0, 1]ⁿ, of which NumPy's sum loses the terms beside the first."""
+    count = 1000
+    blank, index = np.zeros(0), np.zeros(0, dtype=np.int64)
+    ends = np.zeros(count + 1), np.ones(count + 1)
+    system = System(*ends, blank, blank, blank, index, index, blank, index, ())
+    cost = -losing(count).numpy()
+    least = -(1 + count * Fraction(U))
+    assert Fraction(float(cost.sum())) > least + 4 * Fraction(U)
+    assert Fraction(system.dual_bound(cost, blank)) <= least
+
+
+def test_a_ray_has_to_prove_what_it_says(rng: np.random.Generator) -> None:
+    """0 ≤ v₀ − v₁ ≤ 1 over [0, 1]² has solutions, whatever a solver's ray says; v₀ − v₁ ≥ 2 has none."""
+
+    class Solver:
+        def __init__(self, ray: float) -> None:
+            self.ray = ray
+
+        def getDualRay(self) -> tuple[None, bool, list[float]]:
+            return None, True, [self.ray]
+
+    row, column, value = np.zeros(2, dtype=np.int64), np.arange(2), np.array([1.0, -1.0])
+    none = np.zeros(0, dtype=np.int64)
+    for low, high, refuted in ((0.0, 1.0, False), (2.0, 3.0, True), (1.0, 1.0, False)):
+        ends = (np.zeros(2), np.ones(2), np.array([low]), np.array([high]))
+        system = System(*ends, np.zeros(1), row, column, value, none, ())
+        for ray in (1.0, -1.0, 1e-9, 1e9):
+            assert _refuted(system, Solver(ray)) == refuted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_coefficients_that_underflow_are_paid_for(seed: int) -> None:
+    """x̂ = 1e-320 x for x up to 1e38, by eight weights that float32 holds: the coefficient has few bits."""
+    rng = np.random.default_rng(seed)
+    build, node = Builder(rng, (1,)), 0
+    for _ in range(8):
+        weight = torch.full((1, 1), float(np.float32(10.0 ** -rng.uniform(39.7, 40.3))), dtype=torch.float64)
+        node = build.add(Linear(weight), node)
+    network = build.network()
+    ends = (torch.full((1, 1), end, dtype=torch.float64) for end in (-1e38, 1e38))
+    enclosure = enclose(network, *ends)
+    rows = affine_rows(network, network.output, None, enclosure.errors)
+    found = Fraction(float(rows.on_input[0, 0])) * Fraction(1e38)
+    assert abs(found - exact_output(network, [1e38])[0]) <= Fraction(float(rows.error[0]))
 
 
 def leaf(rng: np.random.Generator, n: int, splits: int, rows: int, margin: float) -> dict[str, NDArray[np.float64]]:

@@ -1,5 +1,6 @@
 """Presets: the numbers that the papers print, a preset for every method and setting, and that each of them trains."""
 
+from fractions import Fraction
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,13 @@ import onnx
 import pytest
 
 from surebound.network.architectures import architecture
+from surebound.reproduce.scales import METHODS as TABLE1_METHODS
+from surebound.reproduce.scales import SETTINGS as TABLE1_SETTINGS
 from surebound.train import LOSSES
 from surebound.train.chain import Chain
 from surebound.train.config import TrainConfig, presets, read_config
 from surebound.train.run import run
+from surebound.train.schedules import Plan
 
 SETTINGS = {
     "cifar10-2-255": "2/255",
@@ -20,7 +24,7 @@ SETTINGS = {
     "mnist-0.3": "3/10",
     "digits": "1/20",
 }
-METHODS = [*LOSSES, "ibp-r-mask"]
+METHODS = [*LOSSES, "ibp-r-mask", "colt-original"]
 SHAPES = {"cifar10": (3, 32, 32), "mnist": (1, 28, 28), "digits": (1, 8, 8)}
 SIZES = {"cifar10": 50_000, "mnist": 60_000, "digits": 1437}
 
@@ -45,11 +49,14 @@ def affine_layers(config: TrainConfig) -> int:
 
 
 def test_every_method_has_a_preset_for_every_setting() -> None:
-    assert sorted(presets()) == sorted(f"{s}-{m}{cpu}" for s in SETTINGS for m in METHODS for cpu in ("", "-cpu"))
+    names = [f"{s}-{m}{cpu}" for s in SETTINGS for m in METHODS for cpu in ("", "-cpu")]
+    days = [f"cifar10-{s}-{m}-day" for s in TABLE1_SETTINGS for m in (*TABLE1_METHODS, "colt-original")]
+    assert sorted(presets()) == sorted(names + days)
     for setting, eps in SETTINGS.items():
         for method in METHODS:
             config = read_config(f"{setting}-{method}")
-            assert str(config.eps) == eps and config.method == method.removesuffix("-mask"), (setting, method)
+            loss = method.removesuffix("-mask").removesuffix("-original")
+            assert str(config.eps) == eps and config.method == loss, (setting, method)
             assert config.data.name == setting.split("-")[0] and config.seed == 0
             assert getattr(config.loss, "mask", False) == method.endswith("-mask")
 
@@ -98,6 +105,9 @@ COLT = {
     "loss.attack.steps": 8,
     "loss.attack.step_size": 0.25,
     "loss.projections": 50,
+    "loss.estimator": "geometric-mean",
+    "loss.groups": "separate",
+    "loss.attack.last_step": "update",
 }
 SHI = {
     "network.name": "cnn7",
@@ -162,6 +172,18 @@ def test_the_numbers_of_the_papers(name: str) -> None:
     assert {key: found[key] for key in PAPERS[name]} == PAPERS[name]
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_original_colt_is_the_port_with_another_estimator_and_attack(setting: str) -> None:
+    for variant in ("", "-cpu"):
+        port, original = (flat(read_config(f"{setting}-{name}{variant}")) for name in ("colt", "colt-original"))
+        changed = {key: (port[key], original[key]) for key in port if port[key] != original[key]}
+        assert changed == {
+            "loss.estimator": ("geometric-mean", "median"),
+            "loss.attack.last_step": ("update", "evaluate"),
+        }
+        assert original["loss.groups"] == "separate"
+
+
 @pytest.mark.parametrize("name", [name for name in presets() if "colt" in name])
 def test_stages_of_colt_fit_the_network(name: str) -> None:
     config = read_config(name)
@@ -189,6 +211,24 @@ def test_variants_for_a_cpu_are_short_and_end_with_small_steps(name: str) -> Non
     assert plan.decay**falls <= 0.3, "the learning rate should end small"
     if plan.milestones:
         assert max(plan.milestones) < config.schedule.epochs
+
+
+@pytest.mark.parametrize("method", TABLE1_METHODS)
+@pytest.mark.parametrize("setting", TABLE1_SETTINGS)
+def test_variants_for_a_day_have_the_papers_network_and_forty_epochs(setting: str, method: str) -> None:
+    paper, day = (read_config(f"cifar10-{setting}-{method}{variant}") for variant in ("", "-day"))
+    assert day.network.name == f"conv-{setting}" and day.data.first is None
+    assert day.schedule.epochs * day.schedule.stages == (30 if (setting, method) == ("8-255", "colt") else 40)
+    shares = [Fraction(c.schedule.mixing, c.schedule.epochs) for c in (paper, day)]
+    assert shares[0] == shares[1]
+    assert day.schedule.inflation == paper.schedule.inflation and day.eps == paper.eps
+    if method in ("ibp-r", "ibp-r-mask", "colt"):
+        assert day.loss == paper.loss and day.data == paper.data and day.optimiser.lr == paper.optimiser.lr
+    plan = Plan(day.schedule, day.optimiser, float(day.eps), 10)
+    last = plan.at(plan.steps - 1)
+    assert last.risen == last.ramp == 1.0
+    first = plan.at(plan.steps - plan.stage_steps).lr
+    assert 0.009 * first < last.lr < 0.05 * first, "the last epochs should still learn, in small steps"
 
 
 # ── Every method trains ──

@@ -1,12 +1,14 @@
 """Bounds on layers by splitting: samples, exact ranges by MILPs, and whole verifications that refine on the way."""
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from networks import pre_activations, random_box, random_conv, random_fc, random_pool, random_residual, sample
+from networks import Builder, pre_activations, random_box, random_conv, random_fc, random_pool, random_residual, sample
 from numpy.typing import NDArray
+from one_by_one import U, add_one_by_one, losing_network
 
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Ascent
@@ -15,12 +17,15 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.planet_lp import milp, milp_minimum
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.network.graph import Network
+from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
 from surebound.verify import pipeline
+from surebound.verify.clock import Clock
+from surebound.verify.confirm import Confirm
 from surebound.verify.pipeline import Options, verify
-from surebound.verify.refine import Refinement, refine
-from surebound.verify.search import SearchConfig
+from surebound.verify.spaces.layers import refine
+from surebound.verify.strategy import Iterations, Refinement, Strategy
 
 MAKERS: dict[str, tuple[Callable[[np.random.Generator], Network], float]] = {
     "fc": (lambda rng: random_fc(rng, (4, 10, 10, 8, 3)), 1.0),
@@ -42,7 +47,7 @@ def refined(
 ) -> Enclosure:
     known, _ = folded(network, lower, upper)
     enclosure = Enclosure(network, lower, upper)
-    refine(enclosure, known, Refinement(rounds=rounds), lambda: None, seconds)
+    refine(enclosure, known, Refinement(rounds=rounds), Clock(None), seconds)
     return enclosure
 
 
@@ -101,8 +106,6 @@ def test_without_time_the_bounds_stay(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "PATIENCE", -1.0)
-    monkeypatch.setattr(pipeline, "REFINEMENTS", (Refinement(rounds=1), Refinement(rounds=2)))
     calls = []
 
     def counted(*args: object) -> FoldedForm:
@@ -120,10 +123,62 @@ def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatc
     def replay(x: NDArray[np.float32]) -> NDArray[np.float32]:
         return thin.forward(torch.from_numpy(x)).flatten(1).numpy()
 
-    lazy = SearchConfig(root=Ascent(iterations=0), ascent=Ascent(iterations=1), batch=2)
-    options = Options(timeout=60.0, quick_attack=PGD(steps=1, restarts=1), search=lazy)
+    lazy = Strategy(
+        root=Ascent(iterations=0),
+        iterations=Iterations(count=1),
+        batch=2,
+        patience=-1.0,
+        refinements=(Refinement(rounds=1), Refinement(rounds=2)),
+    )
+    options = Options(timeout=60.0, quick_attack=PGD(steps=1, restarts=1), strategy=lazy)
     for offset, status in ((1e-3, "unsat"), (-1e-3, "sat")):
         part = Region(box=box, on_output=row[None], constant=np.array([offset - least]), strict=np.zeros(1, dtype=bool))
         verdict = verify(Model(network, replay, "test"), Property((part,), 4, 2), options)
         assert verdict.status == status
     assert calls
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_refined_layers_contain_the_exact_values(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """∓ (x + 1024 u x − 1) for x from 1 on: added up one by one, float64 loses all but x − 1."""
+    count, width = 2**10, 2.0**-30
+    network = losing_network(count)
+    ends = torch.ones(1, 1, dtype=torch.float64), torch.full((1, 1), 1.0 + width, dtype=torch.float64)
+    known = Enclosure(network, *ends)
+    known.extend(len(network.nodes) - 1)
+    add_one_by_one(monkeypatch)
+    enclosure = Enclosure(network, *ends)
+    refine(enclosure, known, Refinement(rounds=rounds), Clock(None), 60.0)
+    low, high = (end[0].tolist() for end in enclosure.layer(1))
+    least = count * Fraction(U)
+    most = Fraction(1 + width) * (1 + least) - 1
+    assert Fraction(low[0]) <= -most < -least <= Fraction(high[0])
+    assert Fraction(low[1]) <= least < most <= Fraction(high[1])
+    assert high[0] - low[0] < 2 * width
+
+
+def test_a_refined_bound_just_below_zero_settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a counterexample that is never replayed."""
+    monkeypatch.setattr(Confirm, "__call__", lambda *_: None)
+    rng = np.random.default_rng(0)
+    network = random_fc(rng, (4, 10, 10, 2))
+    lower, upper = random_box(rng, network, radius=2.0)
+    box, row = Box(lower.flatten().numpy(), upper.flatten().numpy()), rng.normal(size=2)
+    least = milp_minimum(network, box, row, 0.0).value
+    lazy = Strategy(batch=2, patience=-1.0, refinements=(Refinement(rounds=6),))
+    options = Options(timeout=1.0, quick_attack=None, strategy=lazy)
+    part = Region(box=box, on_output=row[None], constant=np.array([-1e-6 - least]), strict=np.zeros(1, dtype=bool))
+    silent = Model(network, lambda x: np.full((len(x), 2), np.nan, dtype=np.float32), "silent")
+    assert verify(silent, Property((part,), 4, 2), options).status != "unsat"
+
+
+def test_parts_that_cannot_be_split_count() -> None:
+    """½ − relu(x) over [−1, 1]: once the one neuron is split, both halves are all there is, and hold −½ and ½."""
+    build = Builder(np.random.default_rng(0), (1,))
+    one = torch.ones(1, 1, dtype=torch.float64)
+    hidden = build.relu(build.add(Linear(one), 0))
+    node = build.relu(build.add(Linear(-one, torch.tensor([0.5], dtype=torch.float64)), hidden))
+    build.add(Linear(one), node)
+    low, high = refined(build.network(), -one, one, 3).layer(1)
+    assert -0.5 - 1e-12 <= low.item() <= -0.5
+    assert 0.5 <= high.item() <= 0.5 + 1e-12

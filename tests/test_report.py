@@ -223,7 +223,8 @@ def test_the_page_says_what_the_store_holds(tmp_path: Path) -> None:
     text = Page(make_page(write_store(tmp_path / "r.sqlite"))).text
     for phrase in (
         "Standard accuracy 87.5 % 7 of 8 classified correctly",
-        "Robust accuracy 75.0 % 6 of 8",
+        "Withstood the attack 75.0 % 6 of 8",
+        "Robust accuracy 62.5 % 5 of 8",
         "Verified accuracy 37.5 % 3 of 8",
         "Undecided 25.0 % 2 of 8",
         "classified: 8 arrive, settled 1 misclassified; attack: 7 arrive, settled 1 attacked; IBP: 6 arrive",

@@ -24,7 +24,7 @@ from surebound.reproduce.lock import locked
 from surebound.reproduce.pace import Pace
 from surebound.reproduce.place import Place
 from surebound.reproduce.pool import Ended, Pool, Status
-from surebound.reproduce.scales import METHODS, NETWORKS, RULES, SCALES, SETTINGS, Cell
+from surebound.reproduce.scales import METHODS, NETWORKS, PROFILES, RULES, SCALES, SETTINGS, Cell
 from surebound.train.config import read_config
 
 TABLE1 = ["reproduce", "table1", "--scale", "smoke", "--workers", "1"]
@@ -103,6 +103,8 @@ def test_scales_are_the_presets() -> None:
         cpu = Place(out=".", scale_name="cpu").config(cell)
         small = read_config(f"{name}-cpu")
         assert cpu == replace(small, seed=cell.seed, data=replace(small.data, first=16000))
+        day = Place(out=".", scale_name="day").config(cell)
+        assert day == replace(read_config(f"{name}-day"), seed=cell.seed)
         assert cpu.network.name == "conv-small" and cpu.schedule.epochs * cpu.schedule.stages in range(9, 21)
 
 
@@ -172,18 +174,31 @@ def test_branching_takes_the_networks_of_table1(
 ) -> None:
     out, _ = finished
     weights = {p: p.stat().st_mtime_ns for p in out.rglob("weights.safetensors")}
-    assert main([*BRANCHING, "--out", str(out)]) == 0
+    assert main([*BRANCHING, "--out", str(out), "--search", "paper"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("# Branching, scale smoke\n\n## With the paper's search\n")
+    assert "own search" not in captured.out
+    published = contents(out / "branching.sqlite")
+    assert {run.options["search"] for run, _ in published.values()} == {"paper"}
+    assert main([*BRANCHING, "--out", str(out), "--resume"]) == 0  # now the other table
     captured = capsys.readouterr()
     assert weights == {p: p.stat().st_mtime_ns for p in out.rglob("weights.safetensors")}
     assert not list(out.glob("*-wal"))  # everything is in the one file
     runs = contents(out / "branching.sqlite")
-    assert {(r.notes["setting"], r.notes["network"], r.notes["branching"]) for r, _ in runs.values()} == {
-        (SETTINGS[setting], method, rule) for setting, method in NETWORKS for rule in RULES
-    }
+    assert [
+        (r.options["search"], r.notes["setting"], r.notes["network"], r.notes["branching"]) for r, _ in runs.values()
+    ] == [
+        (search, SETTINGS[setting], method, rule)
+        for search in PROFILES
+        for setting, method in NETWORKS
+        for rule in RULES
+    ]
     for run, rows in runs.values():
         assert [row.image for row in rows] == list(range(5))
         assert run.notes["experiment"] == "branching" and run.notes["scale"] == "smoke"
         assert run.options["branching"] == run.notes["branching"] and not run.options["early_stop"]
+        attack = (run.options["steps"], run.options["restarts"], run.options["targets"])
+        assert attack == (SCALES["smoke"].attack if run.search == "paper" else (40, 3, 3))
     for k in range(0, len(runs), len(RULES)):  # all rules begin from the same: what needs no search ends alike
         groups = [rows for _, rows in list(runs.values())[k : k + len(RULES)]]
         for same in zip(*groups, strict=True):
@@ -191,8 +206,12 @@ def test_branching_takes_the_networks_of_table1(
                 assert len({(row.outcome, row.stage, row.seconds) for row in same}) == 1
     text = (out / "branching.md").read_text()
     assert captured.out.startswith(text)
-    assert sum(f"| {name} |" in text for name in ("UPB", "FSB", "SR")) == 3
-    assert text.count("| 2/255 |") == text.count("| 8/255 |") == 6 and "98.87" in text
+    assert [text.count(f"| {name} |") for name in ("UPB", "FSB", "SR")] == [8, 8, 8]
+    assert text.count("| 2/255 |") == text.count("| 8/255 |") == 12 and text.count("98.87") == 2
+    first, second = text.split("## With surebound's own search")
+    for search, part in (("paper", first), ("default", second)):
+        assert part.count("### What differs from the paper") == 1
+        assert all(f"- {sentence}\n" in part for sentence in SCALES["smoke"].differences("branching", search))
     assert "Cactus plot" in (out / "report.html").read_text()
 
     assert main([*BRANCHING, "--out", str(out)]) == 2

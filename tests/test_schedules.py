@@ -59,6 +59,7 @@ def test_colt_has_constant_radii_and_fresh_ramps_in_every_stage() -> None:
             assert (moment.stage, moment.epoch) == (stage, epoch)
             assert moment.kappa == pytest.approx(kappa, abs=TINY)
             assert moment.eps == pytest.approx(inflation[stage] * 2 / 255, rel=1e-12)
+            assert moment.risen == 1.0
             assert moment.lr == pytest.approx(rates[stage] / 2**halvings, rel=1e-12)
     last = plan.at(1999)
     assert (last.stage, last.epoch, last.kappa) == (0, 199, 1.0)
@@ -89,6 +90,7 @@ def test_shis_short_schedule() -> None:
         assert moment.kappa == 1.0
         assert moment.ramp == pytest.approx(ramp, abs=TINY), step
         assert moment.eps == pytest.approx(share * 8 / 255, abs=TINY), step
+        assert moment.risen == pytest.approx(share, abs=TINY), step
         assert moment.lr == pytest.approx(lr, rel=1e-12), step
 
 
@@ -96,7 +98,7 @@ def test_kappa_runs_between_its_ends_and_warms_up_at_the_first() -> None:
     plan = Plan(Schedule(epochs=10, warmup=2, mixing=4, kappa=(0.2, 0.6)), OptimiserConfig(), 0.1, 5)
     moments = [plan.at(step) for step in range(50)]
     assert [m.kappa for m in moments[:11]] == [0.2] * 11
-    assert [m.eps for m in moments[:11]] == [0.0] * 11
+    assert [m.eps for m in moments[:11]] == [m.risen for m in moments[:11]] == [0.0] * 11
     assert moments[20].kappa == pytest.approx(0.4) and moments[20].eps == pytest.approx(0.05)
     assert [m.kappa for m in moments[30:]] == pytest.approx([0.6] * 20) and {m.eps for m in moments[30:]} == {0.1}
 

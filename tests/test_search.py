@@ -1,11 +1,15 @@
 """Whole verifications against oracles that share nothing with them: MILPs, LPs over all ReLU patterns, fine grids."""
 
+import errno
+import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,26 +21,27 @@ from torch import Tensor
 
 from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.planet_lp import milp_minimum
 from surebound.errors import PropertyError, UsageError
 from surebound.network.graph import Input, Network, Node
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Robustness, Verdict
 from surebound.verify import pipeline
-from surebound.verify.early_stop import EarlyStop
-from surebound.verify.iterations import IterationPolicy
+from surebound.verify.clock import Clock, OutOfTime
+from surebound.verify.early_stop import Pace
 from surebound.verify.pipeline import Options, verify
 from surebound.verify.queue import Queue
-from surebound.verify.search import SearchConfig
+from surebound.verify.strategy import Iterations, Strategy
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 RULES = ("auto", "upb", "fsb", "sr")
 WEAK = PGD(steps=1, restarts=1)  # so that the search has to find counterexamples
-ALONE = SearchConfig(attack_share=0.0)  # and by its bounds alone
+ALONE = Strategy(descents=0.0)  # and by its bounds alone
 LAZY = replace(
-    ALONE, root=Ascent(iterations=0), ascent=Ascent(iterations=0), iterations=IterationPolicy(count=0, cap=0)
+    ALONE, root=Ascent(iterations=0), ascent=Ascent(iterations=0), iterations=Iterations(count=0, cap=0)
 )  # so that everything has to be split
 
 
@@ -96,7 +101,7 @@ def prop(network: Network, *regions: Region) -> Property:
 
 def decide(network: Network, *regions: Region, branching: str = "auto", options: Options | None = None) -> Verdict:
     """The verdict; a counterexample is checked in float64 here."""
-    chosen = replace(options or Options(quick_attack=WEAK, search=ALONE, timeout=60.0), branching=branching)
+    chosen = replace(options or Options(quick_attack=WEAK, strategy=ALONE, timeout=60.0), branching=branching)
     verdict = verify(model(network), prop(network, *regions), chosen)
     if verdict.status == "sat":
         assert violated(network, regions, verdict) is not None
@@ -155,9 +160,9 @@ def test_input_bisection_equals_the_milp() -> None:
 
 @pytest.mark.parametrize("branching", ["upb", "sr"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_graph_form_gives_the_same_verdicts(kind: str, branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "FOLDED_LIMIT", 0)
-    assert [v.status for v in both_sides(kind, SEEDS[kind][1], branching)] == ["unsat", "sat"]
+def test_the_graph_form_gives_the_same_verdicts(kind: str, branching: str) -> None:
+    options = Options(quick_attack=WEAK, strategy=replace(ALONE, folded_limit=0), timeout=60.0)
+    assert [v.status for v in both_sides(kind, SEEDS[kind][1], branching, options)] == ["unsat", "sat"]
 
 
 @pytest.mark.parametrize("branching", (*RULES, "input"))
@@ -245,7 +250,7 @@ def test_leaves_are_decided_without_any_ascent(rng: np.random.Generator) -> None
         box, row = as_box(*random_box(rng, network, radius=1.5)), rng.normal(size=2)
         least = milp_minimum(network, box, row, 0.0).value
         for shift, status in ((1e-3, "unsat"), (-1e-3, "sat")):
-            options = Options(quick_attack=WEAK, search=LAZY, timeout=60.0)
+            options = Options(quick_attack=WEAK, strategy=LAZY, timeout=60.0)
             verdict = decide(network, region(box, row, shift - least), branching="upb", options=options)
             assert verdict.status == status
             leaves += "leaves" in verdict.seconds_by_phase
@@ -315,10 +320,46 @@ def test_a_queue_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     monkeypatch.setattr("surebound.verify.search.Queue", Watched)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = Options(quick_attack=WEAK, search=replace(ALONE, batch=128), memory=1, timeout=60.0)
+    small = Options(quick_attack=WEAK, strategy=replace(ALONE, batch=128), memory=1, timeout=60.0)
     assert [v.status for v in both_sides("conv", 1, "sr", small)] == ["unsat", "sat"]
-    assert spilled == [(True, 1), (True, 1)]
-    assert list(tmp_path.iterdir()) == []
+    assert spilled == [(True, 0), (True, 0)]  # the file has no name: nothing is left, however the process ends
+
+
+@pytest.mark.parametrize("room", [0, 3])
+def test_a_full_disk_ends_the_search_with_what_is_known(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `room` nodes, the disk takes half a node and then no more."""
+    written: list[int] = []
+
+    def pwrite(handle: int, data: bytes, place: int, write: Any = os.pwrite) -> int:
+        written.append(len(data))
+        if len(written) <= room:
+            return int(write(handle, data, place))
+        if len(written) == room + 1:
+            return int(write(handle, data[: len(data) // 2], place))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    network, box, row, least = exact("conv", 1)
+    options = Options(quick_attack=WEAK, strategy=replace(ALONE, batch=128), memory=1, timeout=60.0)
+    verdict = decide(network, region(box, row, 1e-3 - least), branching="sr", options=options)
+    assert (verdict.status, len(written)) == ("unknown", room + 2)
+    assert re.fullmatch(
+        r"the search queue outgrew its memory and cannot be kept in '/.*' \(no space left on device\); "
+        r"expected room there, \$TMPDIR to name a folder with room, or a larger --memory",
+        verdict.reason,
+    )
+    assert verdict.subproblems > 64
+    assert verdict.lower_bound is not None and verdict.lower_bound < 1e-3  # the least value of the row is 1e-3
+
+
+def test_a_node_that_comes_back_changed_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that lost what was written gives back zeros: a node without splits, of the first region."""
+    monkeypatch.setattr(os, "pread", lambda handle, size, place: bytes(size))
+    network, box, row, least = exact("conv", 1)
+    options = Options(quick_attack=WEAK, strategy=replace(ALONE, batch=128), memory=1, timeout=60.0)
+    verdict = decide(network, region(box, row, 1e-3 - least), branching="sr", options=options)
+    assert verdict.status == "unknown"
+    assert "came back other than it was written" in verdict.reason
 
 
 def test_no_time_is_a_timeout() -> None:
@@ -330,14 +371,58 @@ def test_no_time_is_a_timeout() -> None:
         assert "time" in verdict.reason
 
 
+@pytest.mark.parametrize("branching", ["auto", "upb", "input"])
+def test_wherever_the_time_runs_out_the_verdict_is_timeout(branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every look at the clock, one after the other, until there are enough for a proof."""
+    network, box, row, least = exact("conv", 7)
+    margin = 0.03 if branching == "input" else 1e-3  # the row's least value
+    part = region(box, row, margin - least)
+    looks = 0
+
+    def check(self: Clock) -> None:
+        nonlocal looks
+        looks += 1
+        if looks > allowed:
+            raise OutOfTime
+
+    monkeypatch.setattr(Clock, "check", check)
+    found, allowed = [], 0
+    while not found or found[-1] == "timeout":
+        looks, allowed = 0, allowed + max(1, allowed // 8)
+        verdict = decide(network, part, branching=branching)
+        assert verdict.lower_bound is None or verdict.lower_bound <= margin + 1e-9
+        found.append(verdict.status)
+    assert found[-1] == "unsat" and len(found) > 20
+
+
 def test_early_stop_is_asked_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EarlyStop, "hopeless", lambda self, **_: True)
+    monkeypatch.setattr(Pace, "takes_longer", lambda self, seconds, **_: seconds < float("inf"))
     network, box, row, least = exact("conv", 7)
     part, options = region(box, row, 1e-3 - least), Options(quick_attack=WEAK, timeout=60.0)
     assert decide(network, part, branching="upb", options=options).status == "unsat"
     verdict = decide(network, part, branching="upb", options=replace(options, early_stop=True))
     assert verdict.status == "timeout"
     assert "stopped early" in verdict.reason
+
+
+def test_equal_boxes_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not regions share the object: a property may write out the same box for each of them."""
+    network, box, row, least = exact("conv", 3)
+    bounded: list[float] = []
+
+    def settle(enclosure: Enclosure, check: Callable[[], None], whole: Any = pipeline.settle_layers) -> None:
+        bounded.append(float(enclosure.upper[0].max()))
+        whole(enclosure, check)
+
+    monkeypatch.setattr(pipeline, "settle_layers", settle)
+    lower = np.where(box.lower == 0, -0.0, box.lower)
+    copies = [Box(box.lower.copy(), box.upper.copy()), Box(lower, box.upper.copy()), box]
+    other = Box(box.lower, box.upper + np.eye(len(box.upper))[0] * 2.0**-50)
+    parts = [region(some, row, 1e-3 - least) for some in (*copies, other)]
+    assert decide(network, *parts[:3], branching="upb").status == "unsat"
+    assert len(bounded) == 1
+    assert decide(network, *parts, branching="upb").status == "unsat"
+    assert len(bounded) == 3  # another box is another box, however near
 
 
 def test_a_seed_fixes_the_search() -> None:

@@ -1,5 +1,6 @@
 """The parts of a search, one by one: queue, clock, policies, the confirmation of counterexamples, properties."""
 
+import os
 import time
 from dataclasses import replace
 from fractions import Fraction
@@ -10,57 +11,48 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from surebound.bounds.beta_crown import Duals, Nodes
-from surebound.errors import UsageError
+from surebound.errors import ResourceError, UsageError
 from surebound.network.graph import Input, Network, Node
 from surebound.network.linear import Linear
 from surebound.problem import Box, Region, Robustness, round_down, round_up
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
-from surebound.verify.early_stop import EarlyStop
-from surebound.verify.iterations import IterationPolicy
+from surebound.verify.early_stop import Pace
+from surebound.verify.iterations import Iteration
+from surebound.verify.node import Nodes, halves_by_sign, joined
 from surebound.verify.progress import Progress
-from surebound.verify.queue import Batch, Queue
+from surebound.verify.queue import Queue
+from surebound.verify.strategy import Iterations
 
-NEURONS, ROWS = 5, 3
+NEURONS = 5
 
 
-def batch(rng: np.random.Generator, bounds: list[float], rows: int = ROWS) -> Batch:
-    """Random nodes; α and β are multiples of 2⁻¹⁰, which half precision holds."""
+def batch(rng: np.random.Generator, bounds: list[float]) -> Nodes:
+    """Random nodes of some space."""
     n = len(bounds)
-    signs = torch.from_numpy(rng.integers(-1, 2, size=(n, NEURONS)).astype(np.int8))
-    alpha, beta = (torch.from_numpy(rng.integers(0, 1025, size=(n, NEURONS)) / 1024).float() for _ in range(2))
-    mix = torch.from_numpy(rng.dirichlet(np.ones(rows), size=n)).float() if rows > 1 else None
-    region, depth, split = (torch.from_numpy(rng.integers(0, 5, size=n)) for _ in range(3))
-    return Batch(Nodes(region, signs), Duals(alpha, beta, mix), torch.tensor(bounds), depth, split)
+    state = {
+        "signs": torch.from_numpy(rng.integers(-1, 2, size=(n, NEURONS)).astype(np.int8)),
+        "alpha": torch.from_numpy(rng.uniform(size=(n, NEURONS))).half(),
+        "box": torch.from_numpy(rng.normal(size=(n, 2, 3))),
+        "nothing": torch.zeros(n, 0),
+    }
+    region, depth, split, number = (torch.from_numpy(rng.integers(-1, 5, size=n)) for _ in range(4))
+    return Nodes(region, torch.tensor(bounds), depth, split, number, state)
 
 
-def assert_same(got: Batch, sent: Batch, order: list[int]) -> None:
+def assert_same(got: Nodes, sent: Nodes, order: list[int]) -> None:
     index = torch.tensor(order)
-    assert got.nodes.signs is not None and sent.nodes.signs is not None
-    assert got.duals.beta is not None and sent.duals.beta is not None
-    pairs = [
-        (got.nodes.signs, sent.nodes.signs),
-        (got.nodes.region, sent.nodes.region),
-        (got.duals.alpha, sent.duals.alpha),
-        (got.duals.beta, sent.duals.beta),
-        (got.bound, sent.bound),
-        (got.depth, sent.depth),
-        (got.split, sent.split),
-    ]
-    if sent.duals.mix is not None:
-        assert got.duals.mix is not None
-        pairs.append((got.duals.mix, sent.duals.mix))
-    for mine, theirs in pairs:
+    assert list(got.state) == list(sent.state)
+    pairs = [(getattr(got, name), getattr(sent, name)) for name in ("region", "bound", "depth", "split", "number")]
+    for mine, theirs in [*pairs, *((got.state[name], sent.state[name]) for name in got.state)]:
         assert torch.equal(mine, theirs[index])
         assert mine.dtype == theirs.dtype
 
 
-@pytest.mark.parametrize("rows", [1, ROWS])
-def test_queue_returns_the_lowest_first(rows: int, rng: np.random.Generator) -> None:
-    queue = Queue(NEURONS, rows, 2**20)
+def test_queue_returns_the_lowest_first(rng: np.random.Generator) -> None:
+    queue = Queue(2**20)
     assert (len(queue), queue.lowest) == (0, float("inf"))
-    sent = batch(rng, [-1.0, -3.0, 0.5, -np.inf, -2.0], rows)
+    sent = batch(rng, [-1.0, -3.0, 0.5, -np.inf, -2.0])
     queue.push(sent)
     assert (len(queue), queue.lowest) == (5, -np.inf)
     assert_same(queue.pop(2), sent, [3, 1])
@@ -69,68 +61,78 @@ def test_queue_returns_the_lowest_first(rows: int, rng: np.random.Generator) -> 
     assert (len(queue), len(queue.pop(4)), queue.spilled) == (0, 0, False)
 
 
-def test_queue_fills_in_what_a_root_lacks(rng: np.random.Generator) -> None:
-    queue = Queue(NEURONS, 1, 2**20)
-    whole = batch(rng, [-1.0], rows=1)
-    queue.push(replace(whole, nodes=Nodes(whole.nodes.region, None), duals=Duals(whole.duals.alpha, None, None)))
-    got = queue.pop(1)
-    assert got.nodes.signs is not None and got.duals.beta is not None
-    assert got.nodes.signs.tolist() == [[0] * NEURONS]
-    assert got.duals.beta.tolist() == [[0.0] * NEURONS]
-    assert got.duals.mix is None
+def test_queue_returns_the_last_first(rng: np.random.Generator) -> None:
+    queue = Queue(2**20, depth_first=True)
+    first, second = batch(rng, [-1.0, -3.0]), batch(rng, [2.0, -9.0])
+    queue.push(first)
+    queue.push(second)
+    assert queue.lowest == -np.inf
+    assert_same(queue.pop(1), second, [1])
+    queue.push(second[torch.tensor([1])])
+    assert_same(queue.pop(2), second, [1, 0])
+    assert_same(queue.pop(2), first, [1, 0])
 
 
-def test_queue_keeps_multipliers_finite(rng: np.random.Generator) -> None:
-    """Half precision ends at 65,504."""
-    queue = Queue(NEURONS, 1, 2**20)
-    sent = batch(rng, [-1.0], rows=1)
-    queue.push(replace(sent, duals=Duals(sent.duals.alpha, torch.full((1, NEURONS), 1e9), None)))
-    beta = queue.pop(1).duals.beta
-    assert beta is not None
-    assert beta.tolist() == [[60000.0] * NEURONS]
+def test_nodes_are_indexed_joined_and_halved(rng: np.random.Generator) -> None:
+    sent = batch(rng, [-1.0, -3.0, 0.5])
+    assert_same(joined([sent[torch.tensor([2])], sent]), sent, [2, 0, 1, 2])
+    halves = sent.halved()
+    assert halves.depth.tolist() == [d + 1 for d in sent.depth.tolist() for _ in range(2)]
+    assert torch.equal(halves.state["box"], sent.state["box"].repeat_interleave(2, 0))
+    split = replace(sent, split=torch.tensor([4, 0, 2]))
+    signs = halves_by_sign(split).state["signs"]
+    for i, neuron in enumerate((4, 0, 2)):
+        assert signs[2 * i : 2 * i + 2, neuron].tolist() == [1, -1]
+        kept = [j for j in range(NEURONS) if j != neuron]
+        assert (signs[2 * i : 2 * i + 2, kept] == sent.state["signs"][i, kept]).all()
 
 
 def test_queue_on_disk(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """64 nodes stay in memory, however small the budget; the disk is first sized for 1,024 and then doubled."""
+    """64 nodes stay in memory, however small the budget; the others are in a file that has no name."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    queue = Queue(NEURONS, ROWS, 1)
+    queue = Queue(1)
     first = batch(rng, rng.normal(size=64).tolist())
     queue.push(first)
     assert not queue.spilled
     assert list(tmp_path.iterdir()) == []
     more = batch(rng, rng.normal(size=3000).tolist())
     for part in torch.arange(3000).split(1000):
-        bound, depth, split = more.bound[part], more.depth[part], more.split[part]
-        queue.push(Batch(more.nodes[part], more.duals[part], bound, depth, split))
+        queue.push(more[part])
     assert queue.spilled
-    assert len(list(tmp_path.iterdir())) == 1
-    whole = Batch(
-        Nodes(torch.cat([first.nodes.region, more.nodes.region]), _joined(first.nodes.signs, more.nodes.signs)),
-        Duals(
-            torch.cat([first.duals.alpha, more.duals.alpha]),
-            _joined(first.duals.beta, more.duals.beta),
-            _joined(first.duals.mix, more.duals.mix),
-        ),
-        torch.cat([first.bound, more.bound]),
-        torch.cat([first.depth, more.depth]),
-        torch.cat([first.split, more.split]),
+    assert list(tmp_path.iterdir()) == []
+    assert any(
+        str(tmp_path) in os.readlink(handle) for handle in Path("/proc/self/fd").iterdir() if handle.is_symlink()
     )
+    whole = joined([first, more])
     order = whole.bound.argsort().tolist()
     assert_same(queue.pop(1500), whole, order[:1500])
     assert_same(queue.pop(3064), whole, order[1500:])
     queue.close()
-    assert list(tmp_path.iterdir()) == []
     queue.close()  # once more does no harm
 
 
-def _joined(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor:
-    assert a is not None and b is not None
-    return torch.cat([a, b])
+def test_a_node_that_comes_back_changed_is_refused(rng: np.random.Generator) -> None:
+    queue = Queue(1)
+    queue.push(batch(rng, rng.normal(size=200).tolist()))
+    assert queue._disk is not None
+    os.pwrite(queue._disk._file.fileno(), b"\x07", 11)
+    with pytest.raises(ResourceError, match="cannot be read back"):
+        queue.pop(200)
+    queue.close()
+
+
+def test_queue_grows_in_memory(rng: np.random.Generator) -> None:
+    """It begins with room for 1,024 nodes."""
+    queue = Queue(2**24)
+    sent = batch(rng, rng.normal(size=3000).tolist())
+    queue.push(sent)
+    assert not queue.spilled
+    assert_same(queue.pop(3000), sent, sent.bound.argsort().tolist())
 
 
 def test_queue_reuses_slots(rng: np.random.Generator) -> None:
     """However long a search goes on, it needs room only for what is open at once."""
-    queue = Queue(NEURONS, ROWS, 1)
+    queue = Queue(1)
     for _ in range(50):
         sent = batch(rng, rng.normal(size=60).tolist())
         queue.push(sent)
@@ -141,35 +143,35 @@ def test_queue_reuses_slots(rng: np.random.Generator) -> None:
 def test_early_stop_by_hand() -> None:
     """Gains 4, 2, 2, 2, 2 average to 4, 3, 2.5, 2.25, 2.125. From LB = −17 that is 8 batches, and 30 nodes are 3 more:
     11 batches of 2 s are 22 s."""
-    estimate = EarlyStop()
-    question = {"lowest": -17.0, "queue": 30, "batch": 10, "batch_seconds": 2.0}
+    pace = Pace()
+    question = {"lowest": -17.0, "queue": 30}
     for gain, average in ((4.0, 4.0), (2.0, 3.0), (2.0, 2.5), (2.0, 2.25)):
-        estimate = estimate.observed(gain)
-        assert estimate.gain == average
-        assert not estimate.hopeless(**question, remaining=0.0)  # too early to tell
-    estimate = estimate.observed(2.0)
-    assert (estimate.batches, estimate.gain) == (5, 2.125)
-    assert estimate.hopeless(**question, remaining=21.99)
-    assert not estimate.hopeless(**question, remaining=22.0)
-    assert not estimate.hopeless(**{**question, "lowest": 0.0}, remaining=0.0)
-    stuck = replace(estimate, gain=0.0)
-    assert stuck.hopeless(**question, remaining=1e9)
-    assert not stuck.hopeless(**question, remaining=float("inf"))  # no timeout, no hurry
+        pace = pace.observed(gain, 10, 2.0)
+        assert pace.gain == average
+        assert not pace.takes_longer(0.0, **question)  # too early to tell
+    pace = pace.observed(2.0, 10, 2.0)
+    assert (pace.batches, pace.gain, pace.each) == (5, 2.125, 0.2)
+    assert pace.takes_longer(21.99, **question)
+    assert not pace.takes_longer(22.0, **question)
+    assert not pace.takes_longer(0.0, lowest=0.0, queue=30)
+    stuck = replace(pace, gain=0.0)
+    assert stuck.takes_longer(1e9, **question)
+    assert not stuck.takes_longer(float("inf"), **question)  # no timeout, no hurry
 
 
 def test_iteration_policy_by_hand() -> None:
-    policy = IterationPolicy(count=2)
+    policy = Iteration(Iterations(count=2), 2)
     assert [policy.wants_probe(depth) for depth in (3, 4, 9)] == [False, True, True]
     # 5 more iterations gain 1.0, 0.2 each; branching gains 0.6 for 2 · 2 iterations, 0.15 each
     raised = policy.probed(more_gain=1.0, branch_gain=0.6)
-    assert (raised.count, raised.rest) == (7, 0)
+    assert (raised.count, raised.waiting) == (7, 0)
     # 0.2 is not more than 0.8 / 4
     refused = policy.probed(more_gain=1.0, branch_gain=0.8)
-    assert (refused.count, refused.rest) == (2, 20)
+    assert (refused.count, refused.waiting) == (2, 20)
     assert not refused.wants_probe(9)
     for _ in range(20):
         refused = refused.rested()
-    assert refused.rest == 0 == refused.rested().rest
+    assert refused.waiting == 0 == refused.rested().waiting
     assert refused.wants_probe(4)
     counts = [2]
     while policy.wants_probe(4):

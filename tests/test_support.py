@@ -80,6 +80,16 @@ def test_a_support_holds_all_that_a_row_depends_on(rng: np.random.Generator) -> 
     assert torch.allclose(part, whole[:, columns], rtol=1e-12, atol=1e-12)
 
 
+def test_a_restricted_form_keeps_its_errors(rng: np.random.Generator) -> None:
+    form = folded(local_network(rng), rng)
+    columns = torch.from_numpy(rng.uniform(size=form.columns) < 0.5)
+    small = restricted(form, columns)
+    for block, part, where in zip(form.blocks, small.blocks, form.layers, strict=True):
+        own = columns[form.inputs :][where]
+        assert torch.equal(part.error, block.error[own])
+        assert (part.error > 0).all()
+
+
 def test_dense_rows_are_bounded_together(rng: np.random.Generator) -> None:
     network = random_fc(rng, (6, 40, 40, 3))
     form = folded(network, rng)

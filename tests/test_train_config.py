@@ -1,14 +1,14 @@
 """Configurations of training: what a table may hold, every preset, and that what is written reads back."""
 
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from surebound.config import dump, merge
+from surebound.config import dump, merge, override
 from surebound.errors import MissingFileError, UsageError
 from surebound.network.architectures import ARCHITECTURES
 from surebound.train import LOSSES
@@ -95,6 +95,57 @@ def test_what_makes_no_sense_is_named(extra: dict[str, Any], message: str) -> No
         train_config(merge(SMALL, extra))
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("ibp-r loss.attack.steps", 10_000),
+        ("ibp-r loss.attack.restarts", 1_000),
+        ("ibp-r loss.attack.milestones", 10**9),
+        ("staps loss.taps.latent_attack.steps", 10_000),
+        ("staps loss.taps.classifier_layers", 1_000),
+        ("cap loss.projections", 10_000),
+        ("colt loss.projections", 10_000),
+        ("ibp-r schedule.epochs", 10**6),
+        ("ibp-r schedule.stages", 100),
+        ("ibp-r data.batch", 10**9),
+        ("ibp-r data.first", 10**9),
+        ("ibp-r validation.every", 10**9),
+        ("ibp-r validation.images", 10**9),
+        ("ibp-r validation.attack_steps", 10_000),
+        ("ibp-r validation.batch", 10**9),
+        ("ibp-r optimiser.decay_every", 10**9),
+    ],
+)
+def test_counts_have_an_end(name: str, most: int) -> None:
+    method, _, key = name.partition(" ")
+    table = SMALL | {"method": method} | ({"loss": {"rho": [0.1]}} if method == "colt" else {})
+    listed = "[{}]" if key.endswith("milestones") else "{}"
+    train_config(override(table, [f"{key}={listed.format(most)}"]))
+    for value in (most + 1, 10**14, 2**63 - 1):
+        with pytest.raises(UsageError, match=rf"^{key} is {value}; expected at most {most}$"):
+            train_config(override(table, [f"{key}={listed.format(value)}"]))
+
+
+def test_every_count_of_every_method_has_an_end() -> None:
+    for method, kind in LOSSES.items():
+        loss = {"rho": [0.1]} if method == "colt" else {}
+        made = train_config(SMALL | {"method": method, "loss": loss})
+        assert type(made.loss) is kind
+        for key in _counts(made):
+            with pytest.raises(UsageError, match=rf"^{key} is {10**14}; expected at most"):
+                train_config(override(SMALL | {"method": method, "loss": loss}, [f"{key}={10**14}"]))
+
+
+def _counts(value: Any, where: str = "") -> list[str]:
+    """The dotted names of all whole numbers in a configuration that are counts."""
+    if type(value) is int:
+        return [] if where in ("seed", "schedule.warmup", "schedule.mixing") else [where]  # the last two fit in epochs
+    if not is_dataclass(value):
+        return []
+    pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
+    return [name for key, inner in pairs for name in _counts(inner, f"{where}.{key}" if where else key)]
+
+
 @pytest.mark.parametrize("key", ["method", "eps", "data", "schedule"])
 def test_what_has_no_default_must_be_there(key: str) -> None:
     with pytest.raises(UsageError, match=key):
@@ -126,7 +177,7 @@ def test_presets_have_a_variant_for_a_cpu_that_is_no_longer() -> None:
     names = presets()
     assert names and not any(name.startswith("_") for name in names) and len(set(names)) == len(names)
     for name in names:
-        if not name.endswith("-cpu"):
+        if not name.endswith(("-cpu", "-day")):
             full, short = read_config(name), read_config(f"{name}-cpu")
             assert short.method == full.method and short.eps == full.eps and short.data.name == full.data.name
             lengths = [c.schedule.epochs * c.schedule.stages for c in (short, full)]
@@ -136,6 +187,9 @@ def test_presets_have_a_variant_for_a_cpu_that_is_no_longer() -> None:
 def test_a_preset_holds_its_base_and_no_more_keys_than_a_config() -> None:
     assert preset("mnist-0.1-ibp-r")["data"]["name"] == "mnist"
     assert "cpu" not in preset("mnist-0.1-ibp-r") and "base" not in preset("mnist-0.1-ibp-r-cpu")
+    for variant in ("", "-cpu", "-day"):
+        assert not {"cpu", "day", "base"} & preset(f"cifar10-2-255-ibp-r{variant}").keys()
+    assert preset("cifar10-2-255-ibp-r-mask-day")["schedule"] == {"epochs": 40, "mixing": 30, "inflation": 2.1}
 
 
 def test_an_unknown_preset_names_close_ones() -> None:

@@ -1,6 +1,7 @@
 """The loop: exact resumption after a kill, the same weights from several processes, and what it writes."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from surebound.data import load_dataset
 from surebound.data.own import dataset_from_tensors
 from surebound.errors import NetworkError, TrainingError, UsageError
 from surebound.network.architectures import Normalise
+from surebound.train.checkpoint import Checkpoint, load, save
 from surebound.train.config import TrainConfig, read_config, train_config
 from surebound.train.folder import Folder
 from surebound.train.run import TrainResult, run
@@ -327,6 +329,82 @@ def test_a_run_that_failed_at_once_does_not_block_its_folder(tmp_path: Path) -> 
 def test_devices_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"run\.device is 'nonsense', which cannot be used here"):
         run(config(run={"device": "nonsense"}), tmp_path / "run")
+
+
+MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
+    "negative step": ({"step": -3}, "has -3 as its step; expected a whole number from 0 up"),
+    "step in words": ({"step": "seven"}, "has 'seven' as its step; expected a whole number"),
+    "half a step": ({"step": 7.0}, "has 7.0 as its step; expected a whole number"),
+    "true": ({"step": True}, "has True as its step; expected a whole number"),
+    "no step": ({"step": None}, "has None as its step; expected a whole number"),
+    "nothing done": ({"step": 0}, "has step 0; expected one from 1 to 20, the run's last"),
+    "later than the last": ({"step": 10**12}, f"has step {10**12}; expected one from 1 to 20, the run's last"),
+    "stage": ({"stage": 99}, "has stage 99; expected 0, in which step 7 ends"),
+    "negative stage": ({"stage": -1}, "has -1 as its stage; expected a whole number"),
+    "no optimiser": ({"optimiser": {}}, r"has an optimiser of \[\] parameters; expected \[\d+\]"),
+    "an optimiser in words": ({"optimiser": "adam"}, "has 'adam' as its optimiser; expected a table"),
+    "groups": ({"optimiser.param_groups": 3}, r"has an optimiser of \[\] parameters"),
+    "groups in words": ({"optimiser.param_groups": ["a"]}, r"has an optimiser of \[\] parameters"),
+    "group without parameters": ({"optimiser.param_groups": [{"lr": 0.1}]}, r"has an optimiser of \[0\] parameters"),
+    "rate": ({"lr": float("nan")}, "has nan as a learning rate; expected a positive number"),
+    "rate in words": ({"lr": "fast"}, "has 'fast' as a learning rate; expected a positive number"),
+    "no state": ({"optimiser.state": {}}, "has {} as its optimiser's state; expected one for each parameter"),
+    "state": ({"optimiser.state": [1]}, r"has \[1\] as its optimiser's state; expected one for each parameter"),
+    "parameter": ({"optimiser.state": {99: {}}}, "has a state of parameter 99; expected parameters from 0 to"),
+    "a parameter in words": (
+        {"optimiser.state": {"a": {}}},
+        "has a state of parameter 'a'; expected parameters",
+    ),
+    "entry": ({"optimiser.state": {0: 3}}, "the optimiser's state of parameter 0 of .* holds nothing; expected"),
+    "names": ({"optimiser.state": {0: {"speed": 1.0}}}, "of parameter 0 of .* holds speed; expected momentum_buffer"),
+    "a number": (
+        {"optimiser.state": {0: {"momentum_buffer": 1.0}}},
+        "'momentum_buffer' .* is 1.0; expected a tensor",
+    ),
+    "a scalar": (
+        {"optimiser.state": {0: {"momentum_buffer": torch.zeros(())}}},
+        r"'momentum_buffer' of parameter 0 of .* of shape \[\]; expected torch.float32 of shape",
+    ),
+    "meta": ({"meta": 3}, "has 3 as its meta; expected a table"),
+    "no tally": ({"meta": {}}, "has None as its tally; expected seconds, and sums with their counts"),
+    "empty tally": ({"meta.tally": {}}, "has {} as its tally; expected seconds"),
+    "seconds": ({"meta.tally": {"seconds": -1.0, "sums": {}}}, "has .* as its tally; expected seconds"),
+    "sums": ({"meta.tally": {"seconds": 1.0, "sums": [1]}}, "has .* as its tally; expected seconds"),
+    "sum": ({"meta.tally": {"seconds": 1.0, "sums": {"loss": [1.0]}}}, "has .* as its tally; expected seconds"),
+    "count": ({"meta.tally": {"seconds": 1.0, "sums": {"loss": [1.0, "2"]}}}, "has .* as its tally; expected"),
+    "other keys": ({"meta.tally": {"seconds": 1.0, "sums": {}, "x": 1}}, "has .* as its tally; expected seconds"),
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 20 steps that was stopped after its 7th."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    train_until(8, config(), out)
+    return out
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_checkpoint_is_one_sentence_and_nothing_changes(case: str, stopped: Path, tmp_path: Path) -> None:
+    changes, complaint = MALFORMED[case]
+    out = tmp_path / "run"
+    shutil.copytree(stopped, out)
+    path = out / "checkpoint.safetensors"
+    state = vars(load(path)).copy()
+    assert (state["step"], state["stage"]) == (7, 0)
+    for name, value in changes.items():
+        place, _, key = name.rpartition(".")
+        if name == "lr":
+            state["optimiser"]["param_groups"][0]["lr"] = value
+        elif place:
+            state[place][key] = value
+        else:
+            state[name] = value
+    save(path, Checkpoint(**state))
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    with pytest.raises(UsageError, match=f"checkpoint.* {complaint}" if complaint.startswith("ha") else complaint):
+        run(config(), out, resume=True)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 
 def test_damaged_metrics_are_one_sentence_on_resuming(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def naive(chain: Chain, x: torch.Tensor, y: torch.Tensor, *, eps: float, steps: 
     for part, start in enumerate(range(0, len(x), batch)):
         px, py = x[start : start + batch], y[start : start + batch]
         draws = Draws(SEED, 3, part, size=len(px))
-        found = attack.run(chain.layers(), Batch(x=px, y=py, eps=eps, kappa=1.0, ramp=1.0, draws=draws))
+        found = attack.run(chain.layers(), Batch(x=px, y=py, eps=eps, kappa=1.0, ramp=1.0, risen=1.0, draws=draws))
         for image, label, point in zip(px, py.tolist(), found, strict=True):
             right = module(image[None]).argmax().item() == label
             ends = (np.clip(image.numpy() + s * eps, 0, 1) for s in (-1, 1))

@@ -82,6 +82,7 @@ def assert_same(a: Property, b: Property) -> None:
         ("(assert (not (and (< Y_0 Y_1))))", ([-1, 1, 0], None, 0, False, False)),
         ("(assert (<= Y_0 0.1))", ([1, 0, 0], None, -0.1, False, True)),
         ("(assert (<= (/ Y_0 3) 1))", ([1 / 3, 0, 0], None, -1, False, True)),
+        ("(assert (<= (* 9007199254740993 Y_0) 1))", ([2.0**53, 0, 0], None, -1, False, True)),
         ("(assert (<= (+ Y_0 0.1 0.2) (+ 0.3 Y_1)))", ([1, -1, 0], None, 0, False, False)),
         ("(assert (<= (+ Y_0 Y_1 (- Y_1)) Y_2))", ([1, 0, -1], None, 0, False, False)),
     ],
@@ -399,6 +400,18 @@ def test_version_2_errors(text: str, message: str) -> None:
     pytest.importorskip("vnnlib")
     with pytest.raises(PropertyError, match=message):
         read_2(text)
+
+
+def test_version_2_keeps_all_digits() -> None:
+    """With an exponent, too, which its package does not read."""
+    number = "-1.23456789012345678901234567890e-5"
+    (first,) = read(DECLARED + UNIT_BOX + f"(assert (<= (+ X_0 Y_0) {number}))(assert (<= X_1 {number}))").regions
+    (second,) = read_2(
+        NETWORK + UNIT_BOX_2 + f"(assert (<= (+ X[0,0] Y[0]) {number}))(assert (<= X[0,1] {number}))"
+    ).regions
+    assert first.box.upper.tolist() == second.box.upper.tolist() == [1.0, float(number)]
+    assert Fraction(number) <= Fraction(float(number))
+    assert first.constant.tolist() == second.constant.tolist() == [-float(number)]
 
 
 def test_several_networks_are_refused() -> None:

@@ -15,9 +15,10 @@ from networks import (
     random_residual,
     sample,
 )
+from one_by_one import U, add_one_by_one, losing
 
 from surebound.bounds.enclosure import enclose
-from surebound.bounds.zonotope import cauchy_geometric_mean, cauchy_median, deepz
+from surebound.bounds.zonotope import Zonotope, cauchy_geometric_mean, cauchy_median, deepz
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
 
@@ -139,6 +140,40 @@ def test_rounding_is_enclosed(rng: np.random.Generator) -> None:
         ):
             assert Fraction(low) <= value <= Fraction(high)
             assert high - low < 1e-8
+
+
+def test_a_spread_is_not_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generators 1, u, u, …: added up one by one their sum is 1."""
+    add_one_by_one(monkeypatch)
+    zero = torch.zeros(1, dtype=torch.float64)
+    low, high = Zonotope(zero, losing(1000)[:, None], zero).bounds()
+    assert Fraction(low.item()) <= -(1 + 1000 * Fraction(U)) < 1 + 1000 * Fraction(U) <= Fraction(high.item())
+
+
+def test_sums_that_lose_stay_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """± (x₀ + u x₁ + …), then twice that less 1: what the first operation lost is carried through the second."""
+    add_one_by_one(monkeypatch)
+    build = Builder(np.random.default_rng(0), (1001,))
+    first = build.add(Linear(torch.stack([losing(1000), -losing(1000)])), 0)
+    scale = Linear(2 * torch.eye(2, dtype=torch.float64), torch.tensor([-1.0, 1.0], dtype=torch.float64))
+    build.add(scale, first)
+    x = torch.ones(1, 1001, dtype=torch.float64)
+    bounds = deepz(build.network(), x, x)
+    value = 2 * (1 + 1000 * Fraction(U)) - 1
+    low, high = (end[-1][0].tolist() for end in (bounds.lower, bounds.upper))
+    assert Fraction(low[0]) <= value <= Fraction(high[0])
+    assert Fraction(low[1]) <= -value <= Fraction(high[1])
+
+
+def test_a_negligible_generator_is_not_forgotten() -> None:
+    """relu(x) − x / 2 over [−1e-200, 1e-200] is 0 at 0 and 5e-201 at both ends: all of that is the ReLU's own width."""
+    build = Builder(np.random.default_rng(0), (1,))
+    half = build.add(Linear(torch.full((1, 1), 0.5, dtype=torch.float64)), 0)
+    build.plus(build.relu(0), half, -1.0)
+    ends = torch.full((1, 1), 1e-200, dtype=torch.float64)
+    bounds = deepz(build.network(), -ends, ends)
+    assert bounds.lower[-1].item() <= 0.0
+    assert bounds.upper[-1].item() >= 5e-201
 
 
 def test_skips_keep_their_correlation() -> None:

@@ -4,19 +4,16 @@ model = surebound.load("net.onnx")
 verdict = surebound.verify(model, surebound.Robustness(x, label=3, eps="2/255"), timeout=60)
 """
 
-import inspect
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from surebound import api
-from surebound.api import certify
-from surebound.errors import SureboundError
-from surebound.problem import Box, Counterexample, Property, Region, Robustness, Verdict
 from surebound.version import __version__
 
 if TYPE_CHECKING:
-    from surebound.api import bounds, load, train, verify
+    from surebound.api import bounds, certify, load, train, verify
+    from surebound.errors import SureboundError
+    from surebound.problem import Box, Counterexample, Property, Region, Robustness, Verdict
 
 __all__ = [
     "Box",
@@ -39,10 +36,30 @@ class _Room(ModuleType):
     """A package that shares its name with a function of the public interface, and can be called as that function."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return getattr(api, self.__name__.rpartition(".")[2])(*args, **options)
+        return _function(self)(*args, **options)
 
+    @property
+    def __signature__(self) -> Any:
+        import inspect
+
+        return inspect.signature(_function(self))
+
+
+def _function(room: ModuleType) -> Any:
+    return getattr(import_module("surebound.api"), room.__name__.rpartition(".")[2])
+
+
+# After the class has its own docstring: what `help` shows of an instance.
+_Room.__doc__ = property(lambda room: _function(room).__doc__)  # type: ignore[assignment]
 
 for _name in ("bounds", "load", "train", "verify"):
-    _room, _function = import_module(f"surebound.{_name}"), getattr(api, _name)
-    _room.__class__ = _Room
-    _room.__dict__.update(__doc__=_function.__doc__, __signature__=inspect.signature(_function))
+    import_module(f"surebound.{_name}").__class__ = _Room
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used: the command must hear a Ctrl-C before NumPy is there."""
+    if name not in __all__:
+        raise AttributeError(f"module 'surebound' has no attribute '{name}'")
+    home = {"SureboundError": "errors", "certify": "api"}.get(name, "problem")
+    globals()[name] = value = getattr(import_module(f"surebound.{home}"), name)
+    return value

@@ -58,6 +58,7 @@ def verify(
     *,
     timeout: float | None = None,
     branching: str = "auto",
+    search: str = "default",
     seed: int = 0,
     memory: int | None = None,
     early_stop: bool = False,
@@ -70,6 +71,7 @@ def verify(
         problem: a `Robustness` or `Property`, or the path of a VNN-LIB file.
         timeout: seconds after which to answer ``timeout``, the reading of files included; None for no limit.
         branching: the neuron to split (``auto``, ``upb``, ``fsb``, ``sr``, ``mixture``), or ``input`` (bisect the box).
+        search: ``default``, or ``paper``: as the paper did, without what came later (`surebound.verify.strategy`).
         seed: for the attacks, the only source of randomness.
         memory: bytes for the search's queue, which goes to disk beyond; None for a quarter of what is free.
         early_stop: answer ``timeout`` as soon as the search is not expected to end in time.
@@ -79,7 +81,7 @@ def verify(
     from surebound.verify.pipeline import verify as run
 
     begin = time.monotonic()
-    options = Options(timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop)
+    options = Options.of(search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop)
     end = inf if timeout is None else begin + timeout
     model = None if isinstance(net, str | Path) else _loaded(net)
     try:
@@ -200,6 +202,7 @@ def certify(
     images: Sequence[int] | None = None,
     timeout: float = 60.0,
     branching: str = "auto",
+    search: str = "default",
     attack: str = "mi-fgsm",
     seed: int = 0,
     early_stop: bool = True,
@@ -221,6 +224,7 @@ def certify(
         images: indices of test images; None for all.
         timeout: seconds of search for each image.
         branching: as for `verify`.
+        search: as for `verify`; with ``paper``, ``mi-fgsm`` draws as the paper does.
         attack: ``mi-fgsm`` or ``pgd``, before anything is bounded.
         seed: for the attacks, the only source of randomness.
         early_stop: give up on an image as soon as its search is not expected to end in time.
@@ -241,7 +245,8 @@ def certify(
         )
     if isinstance(dataset, str | Path):
         dataset = load_dataset(str(dataset), data_dir)
-    settings = Settings(
+    settings = Settings.of(
+        search,
         timeout=timeout,
         branching=branching,
         attack=attack,

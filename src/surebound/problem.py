@@ -57,6 +57,11 @@ class Box:
         return middle if self.written is None else np.clip(self.written, self.lower, self.upper)
 
     @property
+    def key(self) -> tuple[bytes, bytes]:
+        """The same for boxes with the same ends."""
+        return (self.lower + 0.0).tobytes(), (self.upper + 0.0).tobytes()  # −0 becomes 0
+
+    @property
     def empty(self) -> bool:
         """Whether some lower bound exceeds its upper bound."""
         return bool((self.lower > self.upper).any())
@@ -113,7 +118,7 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """All the ways to violate a property, as a disjunction of regions. Regions over one box share the Box object."""
+    """All the ways to violate a property, as a disjunction of regions."""
 
     regions: tuple[Region, ...]
     inputs: int

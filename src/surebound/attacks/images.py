@@ -4,7 +4,7 @@ The share of images for which nothing was found is an upper bound on the robust 
 counterexample counted against it was replayed on the original network.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -58,6 +58,7 @@ def attack_images(
     restarts: int = 3,
     targets: int = 2,
     seed: int = 0,
+    more: Mapping[str, Any] | None = None,
     on_progress: Callable[[ImageAttack], None] | None = None,
 ) -> ImageAttack:
     """Attack every image that the network gets right, towards the classes that seem nearest, one after the other.
@@ -75,13 +76,14 @@ def attack_images(
         restarts: starting points for each of the classes.
         targets: how many classes to try.
         seed: where all randomness comes from.
+        more: further settings of the method, such as `surebound.attacks.mi_fgsm.PUBLISHED`.
         on_progress: called now and then with the images done so far.
     """
     rows, labels = _arrays(model, x, y)
     radius = Robustness(np.zeros(0), 0, eps).radius()
     if targets < 1:
         raise UsageError(f"an attack on images: targets must be at least 1, got {targets}")
-    settings = {"steps": steps, "restarts": restarts, "stop_at": "all"}
+    settings = {**(more or {}), "steps": steps, "restarts": restarts, "stop_at": "all"}
     ATTACKS[method](**settings)  # complains before any work is done
     correct, found = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     points = np.full_like(rows, np.nan)

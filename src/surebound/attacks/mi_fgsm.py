@@ -1,7 +1,9 @@
 """The momentum iterative fast gradient sign method (Dong et al. 2018)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +13,15 @@ from surebound.attacks.result import AttackResult, StopAt, check_counts, descend
 from surebound.errors import UsageError
 
 Range = tuple[float, float]
+
+PUBLISHED: Mapping[str, Any] = {
+    "relative": False,
+    "lr": (1e-5, 1e-3),
+    "mu": (0.0, 1.0),
+    "decay": (0.85, 0.99),
+    "diversify": 0,
+}
+"""What the paper draws from."""
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -24,9 +35,7 @@ class MIFGSM:
 
     With `relative` (default) the inputs are measured in half widths of the box, x = centre + half_width ⊙ z, |z| ≤ 1:
     the gradient is that in z and lr a step in z, so that the attack does not depend on the scale of any input. Without,
-    lr is a step of x. The published runs on images in [0, 1], ε from 2/255 to 8/255, are
-
-        MIFGSM(relative=False, lr=(1e-5, 1e-3), diversify=0)
+    lr is a step of x. The published runs on images in [0, 1], ε from 2/255 to 8/255, are `MIFGSM(**PUBLISHED)`.
 
     Deviations: one of the restarts begins at the centre of the box and half of the others are diversified; a restart
     ends when the moves it has left add up to next to nothing.

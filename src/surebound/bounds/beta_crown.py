@@ -21,9 +21,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import SLACK, UNDERFLOW, U
+from surebound.bounds.audit import auditor
 from surebound.bounds.form import Form, Pulled, Rows
 from surebound.bounds.relaxation import Relaxation
+from surebound.bounds.rounding import SLACK, UNDERFLOW, U
 from surebound.network.graph import dot
 
 
@@ -64,7 +65,7 @@ class Duals:
 
 
 @dataclass(frozen=True, eq=False)
-class Nodes:
+class Splits:
     """A batch of subproblems: which region each belongs to, and its splits."""
 
     region: Tensor  # (nodes,) int64, an index into Specification.starts
@@ -73,8 +74,8 @@ class Nodes:
     def __len__(self) -> int:
         return len(self.region)
 
-    def __getitem__(self, index: Tensor) -> "Nodes":
-        return Nodes(self.region[index], None if self.signs is None else self.signs[index])
+    def __getitem__(self, index: Tensor) -> "Splits":
+        return Splits(self.region[index], None if self.signs is None else self.signs[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,7 @@ class Specification:
         """Σ_r π_r row_r for each node."""
         if mix is None:
             where = torch.tensor(self.starts)[region]
-            return Rows(self.rows.coefficients[where], self.rows.constant[where], self.row_error[where])
+            return replace(self.rows[where], error=self.row_error[where])
         n = len(region)
         out = self.rows.coefficients.new_empty(n, self.rows.coefficients.shape[1])
         constant, error = out.new_empty(n), out.new_empty(n)
@@ -125,7 +126,12 @@ class Specification:
             out[at] = weights @ self.rows.coefficients[a:b]
             constant[at] = weights @ self.rows.constant[a:b]
             error[at] = weights @ self.row_error[a:b]
-        return Rows(out, constant, error)
+        meaning = self.rows.meaning
+        if meaning is not None:
+            first = [self.starts[g] for g in region.tolist()]
+            counts = [self.starts[g + 1] - self.starts[g] for g in region.tolist()]
+            meaning = meaning.mixed(first, [w[:n] for w, n in zip(mix, counts, strict=True)])
+        return Rows(out, constant, error, meaning)
 
     def values(self, region: Tensor, columns: Tensor) -> Tensor:
         """Each row of each node's region at given columns; −inf where there is none. # (nodes, most_rows)"""
@@ -235,6 +241,8 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
         error = pulled.error + start.error + form.evaluation_error(pulled.at_input, intercepts)
         magnitude = bound.abs() + start.constant.abs() + pulled.constant.abs() + intercepts
         bound = bound - (error * SLACK + 8 * U * magnitude + UNDERFLOW)
+        if (audit := auditor()) is not None:
+            audit.dual_bound(form, start, slopes, duals, bound)
     return Evaluated(torch.where(torch.isfinite(bound), bound, -torch.inf), pulled, x, chosen)
 
 
@@ -242,13 +250,13 @@ def ascend(
     form: Form,
     specification: Specification,
     relaxation: Relaxation,
-    nodes: Nodes,
+    nodes: Splits,
     duals: Duals,
     config: Ascent,
     *,
     stop_above: float = torch.inf,
 ) -> Bounded:
-    """Maximise d over the duals of every node, from the given ones. Nodes above `stop_above` leave the batch."""
+    """Maximise d over the duals of every node, from the given ones. Splits above `stop_above` leave the batch."""
     slopes = Slopes.of(relaxation, nodes.signs)
     duals = replace(duals, alpha=slopes.fixed(duals.alpha))
     state = _Adam(duals.map(torch.zeros_like), duals.map(torch.zeros_like))

@@ -9,11 +9,11 @@ a reference m_v in float64 (the box's centre, carried forward), and passes are m
 
 There are no biases left, and everything that rounding can do is proportional to R_v ≥ |Δv| instead of |v|.
 
-**Error.** Let c be the coefficients, as computed, on Δy. Their pulled-back ĉ = fl(Aᵀc) is a sum of n products, with
-weights that were rounded to float32 first and contributions of several readers added up, in any order: |ĉ − Aᵀc| ≤
-γ_{n+1+fan} |A|ᵀ|c|. Hence for every x of the box |ĉ·Δp − c·Δy| ≤ |c|·ρ with ρ = γ_{n+1+fan} |A| R_p + K, as in
-`surebound.bounds.enclosure`, and at a ReLU the same with the rounding of slope · c: ρ = γ_{1+fan} max(α, ā) R_x̂. The
-bound that a pass proves is
+**Error.** Let c be the coefficients, as computed, on Δy. Their pulled-back ĉ = fl(Aᵀc) is a sum of products, weights
+rounded to float32 first and contributions of several readers added up, in any order: |ĉ − Aᵀc| ≤ γ_{n+1} |A|ᵀ|c|
+with n from `Counts.adjoint`. Hence for every x of the box |ĉ·Δp − c·Δy| ≤ |c|·ρ with ρ = γ_{n+1} |A| R_p + K, as in
+`surebound.bounds.enclosure`, and at a ReLU the same with the rounding of slope · c: ρ = γ_n max(α, ā) R_x̂ with n from
+`Counts.relu`. The bound that a pass proves is
 
     c·v ≥ c·m_v − Σ_ops |c|·ρ − Σ_relus ([c]₊·(g + ρ) + [−c]₊·(h + ρ)) − |c₀|·R₀.
 
@@ -22,7 +22,7 @@ float32 and that of the product may take off (γ_{2N+16} for a product of N term
 again to spare, which also covers adding up the products in float64).
 
 **Underflow.** A product or sum below 2⁻¹²⁶ may be flushed to zero. That changes an element of ĉ by at most 2n·2⁻¹²⁶,
-which is Σ_ops 2(n + 2 + fan)·2⁻¹²⁶ ΣR_p for a whole pass, whatever c is. A weight that underflows changes ĉ by
+which is Σ_ops 2(n + 2)·2⁻¹²⁶ ΣR_p for a whole pass, whatever c is. A weight that underflows changes ĉ by
 2⁻¹²⁶ |c|, which goes into ρ as 2⁻¹²⁶ ΣR_p.
 
 **Overflow.** Each coefficient that a pass computes is multiplied with a positive number and added to the error of its
@@ -35,21 +35,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
+from surebound.bounds.audit import auditor, fixed_lines
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.relaxation import upper_intercept
+from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
+from surebound.bounds.timed import Check
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import Shift, size
 from surebound.network.op import Affine, absolute
 from surebound.network.patch import Patch, pull_patches
 from surebound.network.shape import Reshape
 
-U32 = 2.0**-24
-FLUSHED = 2.0**-126  # below this, float32 may have rounded to zero
-
-
-def gamma32(n: int) -> float:
-    """γ_n in float32, infinite where it would be large."""
-    return n * U32 / (1.0 - n * U32) * SLACK if n * U32 < 0.25 else torch.inf
+WEIGHT = 1  # rounding of a weight to float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +68,13 @@ class _Layer:
 
 
 class Centred:
-    """Float32 passes over one box. Grows with the enclosure whose intervals it uses: see `extend`."""
+    """Float32 passes over one box. Grows with the enclosure whose intervals it uses: see `extend`.
 
-    def __init__(self, enclosure: Enclosure) -> None:
-        self._enclosure = enclosure
+    `check` is called before each operation of a pass; it raises when the time is up.
+    """
+
+    def __init__(self, enclosure: Enclosure, check: Check = lambda: None) -> None:
+        self._enclosure, self._check = enclosure, check
         self._network = _without_biases(enclosure.network).to(torch.float32)
         self._centres: list[Tensor] = [(enclosure.lower[0] + enclosure.upper[0]) / 2]
         self._costs: dict[int, Tensor] = {}
@@ -98,7 +98,8 @@ class Centred:
             return c.times(lines.above), c.abs().dot(lines.cost_above)
 
         centre, cost = self._centres[node].flatten()[index], self._cost(node, index, 1.0, activate)
-        return _less(centre, cost), -_less(-centre, cost)
+        low, high = _less(centre, cost), -_less(-centre, cost)
+        return self._audited(node, index, low, high, lambda k: self._layers[k].parallel)
 
     def crossing(self, node: int, index: Tensor) -> tuple[Tensor, Tensor]:
         """CROWN's bounds on elements of a node, in a pass for either side. # (count,) -> (count,) float64 each"""
@@ -111,7 +112,20 @@ class Centred:
 
         centre = self._centres[node].flatten()[index]
         low, high = (_less(sign * centre, self._cost(node, index, sign, activate)) for sign in (1.0, -1.0))
-        return low, -high
+        return self._audited(node, index, low, -high, lambda k: self._layers[k].crossing)
+
+    def _audited(
+        self, node: int, index: Tensor, low: Tensor, high: Tensor, lines: Callable[[int], Lines]
+    ) -> tuple[Tensor, Tensor]:
+        if (audit := auditor()) is not None:
+            audit.neuron_bounds(
+                self._enclosure,
+                node,
+                index,
+                lambda k: fixed_lines(lines(k).below, lines(k).above, *self._enclosure.layer(k)),
+                (low, high),
+            )
+        return low, high
 
     def _cost(
         self, node: int, index: Tensor, sign: float, activate: Callable[[int, Patch], tuple[Patch, Tensor]]
@@ -125,6 +139,7 @@ class Centred:
             return pulled
 
         def visit(i: int, _: Affine, c: Patch) -> None:
+            self._check()
             cost.add_(c.abs().dot(self._costs[i]))
 
         start = {node: Patch.units(index, self._network.nodes[node].shape, torch.tensor(sign))}
@@ -137,7 +152,7 @@ class Centred:
         return torch.maximum(enclosure.upper[node] - centre, centre - enclosure.lower[node]) * (1.0 + 4 * U)
 
     def _add_affine(self, i: int) -> None:
-        node, fan = self._enclosure.network.nodes[i], self._enclosure.fan
+        node, roundings = self._enclosure.network.nodes[i], self._enclosure.counts.adjoint(i)
         op = node.op
         assert not isinstance(op, Relu | Input)
         bold = absolute(op)
@@ -147,13 +162,13 @@ class Centred:
         if op.bias is not None:
             centre, held = centre + op.bias, held + op.bias.abs()
         total = sum(float(r.sum()) for r in reaches)
-        cost = gamma32(op.roundings + 1 + fan) * moved + gamma(op.roundings + 2) * held
+        cost = gamma32(roundings + WEIGHT) * moved + gamma(op.roundings + 2) * held
         self._centres.append(centre)
         self._costs[i] = _enlarged(cost * SLACK + FLUSHED * total + TINY)
-        self._count_underflow(op.roundings, total, size(op.shape))
+        self._count_underflow(roundings, total, size(op.shape))
 
     def _add_relu(self, i: int) -> None:
-        before = self._enclosure.network.nodes[i].inputs[0]
+        before, roundings = self._enclosure.network.nodes[i].inputs[0], self._enclosure.counts.relu(len(self._layers))
         lower, upper, centre = self._enclosure.lower[before], self._enclosure.upper[before], self._centres[before]
         ambiguous, active = (lower < 0) & (upper > 0), (lower >= 0).double()
         # ā is what float32 makes of it: b̄ is then computed for that very slope, which holds for every slope in [0, 1]
@@ -164,7 +179,7 @@ class Centred:
         self._centres.append(after)
         reach = self._reach(before)
         slack = torch.where(ambiguous, 8 * U * (after.abs() + centre.abs() + intercept) + TINY, 0.0)
-        rounding = torch.where(ambiguous | (active > 0), gamma32(1 + self._enclosure.fan) * reach, 0.0) + slack
+        rounding = torch.where(ambiguous | (active > 0), gamma32(roundings) * reach, 0.0) + slack
 
         def lines(below: Tensor) -> Lines:
             g = torch.where(ambiguous, after - below * centre, 0.0)
@@ -175,11 +190,11 @@ class Centred:
             return Lines(below.flatten().float(), above.flatten().float(), *costs)
 
         self._layers.append(_Layer(lines(above), lines(torch.where(ambiguous, (upper > -lower).double(), active))))
-        self._count_underflow(1, float(reach.sum()), reach.numel())
+        self._count_underflow(roundings, float(reach.sum()), reach.numel())
 
     def _count_underflow(self, roundings: int, reach: float, products: int) -> None:
         """In the coefficients that an operation pulls back, and in the product with its costs."""
-        self._underflow += 2 * FLUSHED * ((roundings + 2 + self._enclosure.fan) * reach + products + 1)
+        self._underflow += 2 * FLUSHED * ((roundings + 2) * reach + products + 1)
 
 
 def _enlarged(cost: Tensor, signed: Tensor | None = None) -> Tensor:

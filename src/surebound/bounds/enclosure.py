@@ -16,20 +16,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from surebound.bounds.audit import auditor
+from surebound.bounds.rounding import HUGE, SLACK, TINY, Counts, U, gamma
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import size
 from surebound.network.op import Affine, absolute
-
-U = 2.0**-53
-TINY = 1e-300  # absorbs the underflow of a product
-UNDERFLOW = 1e-200  # absorbs that of all products of a backward pass, as long as no number exceeds HUGE
-HUGE = 1e100  # beyond this a number counts as overflown
-SLACK = 1.01  # absorbs the roundings made while computing error bounds themselves
-
-
-def gamma(n: int) -> float:
-    """A bound on n accumulated roundings, relative."""
-    return n * U * SLACK
 
 
 class Enclosure:
@@ -38,16 +29,11 @@ class Enclosure:
     def __init__(self, network: Network, lower: Tensor, upper: Tensor) -> None:
         """`network` in float64; lower, upper: (boxes, *input_shape) float64."""
         self.network = network
-        known = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_propagate`
-        self.lower: list[Tensor] = [torch.where(known, lower, -torch.inf)]
-        self.upper: list[Tensor] = [torch.where(known, upper, torch.inf)]
+        tame = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_propagate`
+        self.lower: list[Tensor] = [torch.where(tame, lower, -torch.inf)]
+        self.upper: list[Tensor] = [torch.where(tame, upper, torch.inf)]
         self.errors: dict[int, Tensor] = {}  # node -> E_v, (boxes, *shape)
-        fans = [0] * len(network.nodes)
-        for node in network.nodes:
-            for j in node.inputs:
-                fans[j] += 1
-        self.fan = max(fans)
-        self._terms = len(network.nodes) + 64
+        self.counts = Counts(network)
 
     @property
     def boxes(self) -> int:
@@ -75,11 +61,18 @@ class Enclosure:
 
     def relu_error(self, k: int) -> Tensor:
         """Per unit of μ̄_k: the roundings of μ̄ = slope · λ̄ + s β and of adding it up at x̂_k. # (boxes, neurons)"""
-        return (8 + self.fan) * U * SLACK * self.magnitude(self.network.before(k)).flatten(1)
+        return gamma(self.counts.relu(k)) * self.magnitude(self.network.before(k)).flatten(1)
 
-    def sum_error(self, terms: int) -> float:
-        """The relative error of adding up `terms` products and the constants of a backward pass."""
-        return gamma(terms + self._terms)
+    def own_error(self, node: int) -> Tensor:
+        """Per unit of a row's own coefficient on a node: of adding to it what the node's readers contribute.
+
+        # (boxes, *shape)
+        """
+        return gamma(self.counts.sums(node)) * self.magnitude(node)
+
+    def constant_error(self, terms: int) -> float:
+        """The relative error of a constant: a sum of `terms` products, added to all other constants of a pass."""
+        return gamma(terms + self.counts.constants)
 
     def _propagate(self, i: int) -> None:
         node = self.network.nodes[i]
@@ -89,32 +82,34 @@ class Enclosure:
             self.upper.append(self.upper[node.inputs[0]].clamp_min(0.0))
             return
         assert not isinstance(op, Input)
-        centres, radii, magnitudes = zip(*(self._centre(j) for j in node.inputs), strict=True)
+        known = {j: self._centre(j) for j in set(node.inputs)}
+        centres, radii, magnitudes = zip(*(known[j] for j in node.inputs), strict=True)
         bold = absolute(op)
         reach = bold.apply(*magnitudes)
         error = gamma(op.roundings) * reach
         centre, radius = op.apply(*centres), bold.apply(*radii)
-        # a coefficient on a node is added up over its readers and what a row has on the node itself
-        self.errors[i] = gamma(op.roundings + self.fan) * reach
+        self.errors[i] = gamma(self.counts.adjoint(i)) * reach
         if op.bias is not None:
             bias = bold.bias
             assert bias is not None
             centre = centre + op.bias
             error = error + U * SLACK * (reach + bias)
-            self.errors[i] = self.errors[i] + self.sum_error(size(op.shape)) * bias
+            self.errors[i] = self.errors[i] + self.constant_error(size(op.shape)) * bias
         if op.roundings or op.bias is not None:
             underflow = TINY if any(_underflows(m) for m in (*magnitudes, *_weights(op))) else 0.0
             radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * centre.abs() + underflow
-            self.errors[i] = self.errors[i] * SLACK + underflow
+            self.errors[i] = self.errors[i] * SLACK
         wide = ~(radius <= 0)
         # Where numbers grow out of hand nothing is known: infinite bounds make every dual bound that needs them −∞.
         lower, upper = (
             torch.where(wide, _down(centre - radius), centre),
             torch.where(wide, _up(centre + radius), centre),
         )
-        known = (lower > -HUGE) & (upper < HUGE)
-        self.lower.append(torch.where(known, lower, -torch.inf))
-        self.upper.append(torch.where(known, upper, torch.inf))
+        tame = (lower > -HUGE) & (upper < HUGE)
+        self.lower.append(torch.where(tame, lower, -torch.inf))
+        self.upper.append(torch.where(tame, upper, torch.inf))
+        if (audit := auditor()) is not None:
+            audit.interval(self, i)
 
     def _centre(self, j: int) -> tuple[Tensor, Tensor, Tensor]:
         lower, upper = self.lower[j], self.upper[j]

@@ -15,24 +15,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
-from surebound.bounds.form import Activate, Pulled, Rows, consecutive
+from surebound.bounds.audit import auditor
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.form import Activate, Block, Pulled, Rows, consecutive
+from surebound.bounds.kernel import Kernel
+from surebound.bounds.rounding import DECIMAL, SLACK, SLOPE, TINY, UNDERFLOW, gamma
 from surebound.bounds.sparse import compressed, is_sparse
 from surebound.network.op import Affine
 from surebound.network.patch import Patch, pull_patches
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """The ambiguous neurons of one layer."""
-
-    weight: Tensor  # (ambiguous, columns before it)
-    bias: Tensor  # (ambiguous,)
-    error: Tensor  # (ambiguous,)
-    index: Tensor  # (ambiguous,) which neurons of the layer these are
-    active: Tensor  # (neurons of the layer,) 1 for those that are the identity, 0 for these and the inactive ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +85,9 @@ class FoldedForm:
         out = some.new_zeros(len(some), self.columns)
         offsets = [self.inputs + s.start for s in self.layers]
         constant, error = some.new_zeros(len(some)), some.new_zeros(len(some))
+        for node, c in start.items():
+            if node != max(start):  # to which nothing is added
+                error += c.abs().dot(enclosure.own_error(node)[0])
 
         def pass_stable(k: int, lam: Patch) -> Patch:
             block = self.blocks[k]
@@ -114,8 +109,10 @@ class FoldedForm:
             point = enclosure.lower[0].flatten()[fixed]
             slack = enclosure.upper[0].flatten()[fixed] - point
             constant += flat[:, fixed] @ point
-            error += flat[:, fixed].abs() @ (enclosure.sum_error(len(point)) * point.abs() + slack)
-        return Rows(out, constant, error * SLACK + TINY)
+            error += flat[:, fixed].abs() @ (enclosure.constant_error(len(point)) * point.abs() + slack)
+        audit = auditor()
+        meaning = None if audit is None else audit.meaning(network, {node: c.full() for node, c in start.items()})
+        return Rows(out, constant, error * SLACK + UNDERFLOW, meaning)
 
     def rows(self, on_output: Tensor, on_input: Tensor, constant: Tensor) -> Rows:
         network = self.enclosure.network
@@ -125,19 +122,23 @@ class FoldedForm:
         folded = self.fold(start)
         reach = [self.enclosure.magnitude(node).flatten() for node in (network.output, 0)]
         given = on_output.abs() @ reach[0] + on_input.abs() @ reach[1] + constant.abs()
-        return Rows(folded.coefficients, folded.constant + constant, folded.error + 4 * U * given)
+        return Rows(
+            folded.coefficients,
+            folded.constant + constant,
+            folded.error + gamma(DECIMAL + 1) * given,
+            None if folded.meaning is None else folded.meaning.plus(constant),
+        )
 
     def append(self, rows: Rows, index: Tensor, lower: Tensor, upper: Tensor) -> "FoldedForm":
         """The form with one more layer: `rows` are its ambiguous neurons `index`, with bounds lower and upper.
 
         To the error of folding it adds what evaluating a bound with this block in float64 may add.
         """
-        terms = len(index) + self.neurons + self._depth  # its own, and those of blocks whose products come on top
         error = (
             rows.error
-            + gamma(terms) * (rows.coefficients.abs() @ self.magnitudes())
-            + self.enclosure.sum_error(terms) * rows.constant.abs()
-            + 8 * U * torch.maximum(lower.abs(), upper.abs())
+            + gamma(len(index) + self._later) * (rows.coefficients.abs() @ self.magnitudes())
+            + gamma(len(index) + self._blocks) * rows.constant.abs()
+            + gamma(SLOPE) * torch.maximum(lower.abs(), upper.abs())
         )
         # As it stands now: a node that feeds another ReLU, too, may be bounded again, and a neuron that is ambiguous
         # here must not pass for active then.
@@ -153,14 +154,20 @@ class FoldedForm:
         )
 
     @property
-    def _depth(self) -> int:
-        """More than the number of times anything is added up layer by layer."""
-        return len(self.enclosure.network.layers) + 8
+    def _blocks(self) -> int:
+        """Additions of the blocks' constants: one for each layer of the network, and the row's own."""
+        return len(self.enclosure.network.layers) + 1
+
+    @property
+    def _later(self) -> int:
+        """Additions to a coefficient after its own: the products with every block before it may come on top singly."""
+        return self.neurons + len(self.blocks) + 1
 
     def start_error(self, rows: Rows) -> Tensor:
         """Per row and unit of weight: its folding error and the rounding of mixing rows with weights. # (rows,)"""
-        reach = rows.coefficients.abs() @ self.magnitudes() + rows.constant.abs()
-        return (rows.error + gamma(len(rows) + self.neurons + self._depth) * reach) * SLACK
+        reach = rows.coefficients.abs() @ self.magnitudes()
+        mixing = gamma(len(rows) + self._later) * reach + gamma(len(rows) + self._blocks) * rows.constant.abs()
+        return (rows.error + mixing) * SLACK
 
     def backward(self, start: Tensor, activate: Activate, *, keep: bool = True) -> Pulled:
         lam = start.clone()
@@ -186,6 +193,13 @@ class FoldedForm:
         weights = [block.weight for block in self.blocks]
         return replace(self, transposed=tuple(compressed(w.T) if is_sparse(w) else None for w in weights))
 
+    def kernel(self) -> Kernel:
+        return Kernel.of(self)
+
+    @property
+    def can_refine(self) -> bool:
+        return len(self.layers) > 1
+
     def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         columns = x.new_empty(len(x), self.columns)
         columns[:, : self.inputs] = x
@@ -198,9 +212,8 @@ class FoldedForm:
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
         reach = torch.maximum(self.box_lower.abs(), self.box_upper.abs())
-        product = lam_at_input.abs() @ reach
-        terms = self.inputs + self.neurons
-        return self.enclosure.sum_error(terms) * SLACK * (product + intercepts) + TINY
+        intercept = gamma(self.neurons + self._blocks) * intercepts
+        return (gamma(self.inputs) * (lam_at_input.abs() @ reach) + intercept) * SLACK + TINY
 
     def full_input(self, x: Tensor) -> Tensor:
         """Points over the varying inputs, completed with the fixed ones. # (rows, inputs) -> (rows, all inputs)"""

@@ -12,10 +12,16 @@ bound is
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+from surebound.bounds.audit import Meaning
+from surebound.bounds.enclosure import Enclosure
+
+if TYPE_CHECKING:
+    from surebound.bounds.kernel import Kernel
 
 Activate = Callable[[int, Tensor], Tensor]
 """(layer, λ̄_k or x̂_k: (rows, neurons of the layer)) -> μ̄_k or x_k, the same shape."""
@@ -31,12 +37,14 @@ class Rows:
     coefficients: Tensor  # (rows, form.columns)
     constant: Tensor  # (rows,)
     error: Tensor  # (rows,)
+    meaning: Meaning | None = None  # kept while bounds are audited
 
     def __len__(self) -> int:
         return len(self.constant)
 
     def __getitem__(self, index: Tensor | slice) -> "Rows":
-        return Rows(self.coefficients[index], self.constant[index], self.error[index])
+        meaning = None if self.meaning is None else self.meaning[index]
+        return Rows(self.coefficients[index], self.constant[index], self.error[index], meaning)
 
     def both_signs(self) -> "Rows":
         """The rows, then their negatives: lower bounds of these are lower and minus upper bounds."""
@@ -44,6 +52,7 @@ class Rows:
             torch.cat([self.coefficients, -self.coefficients]),
             torch.cat([self.constant, -self.constant]),
             torch.cat([self.error, self.error]),
+            None if self.meaning is None else self.meaning.both_signs(),
         )
 
     def to(self, dtype: torch.dtype) -> "Rows":
@@ -79,8 +88,24 @@ def consecutive(widths: Iterable[int]) -> tuple[slice, ...]:
     return tuple(slice(a, b) for a, b in pairwise(accumulate(widths, initial=0)))
 
 
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The ambiguous neurons of one layer."""
+
+    weight: Tensor  # (ambiguous, columns before it)
+    bias: Tensor  # (ambiguous,)
+    error: Tensor  # (ambiguous,)
+    index: Tensor  # (ambiguous,) which neurons of the layer these are
+    active: Tensor  # (neurons of the layer,) 1 for those that are the identity, 0 for these and the inactive ones
+
+
 class Form(Protocol):
     """A network over one box, as affine maps between its relaxed neurons."""
+
+    @property
+    def enclosure(self) -> Enclosure:
+        """Intervals of all nodes over the box."""
+        ...
 
     @property
     def layers(self) -> tuple[slice, ...]:
@@ -143,6 +168,24 @@ class Form(Protocol):
     @property
     def indices(self) -> tuple[Tensor, ...]:
         """Which neurons of each network layer are relaxed."""
+        ...
+
+    @property
+    def blocks(self) -> tuple[Block, ...] | None:
+        """The matrices between relaxed neurons, if there are any."""
+        ...
+
+    def kernel(self) -> "Kernel | None":
+        """The form ready for a fast ascent, if there is such a thing."""
+        ...
+
+    def compressed(self) -> "Form":
+        """The same, for many backward passes."""
+        ...
+
+    @property
+    def can_refine(self) -> bool:
+        """Whether its layers can be bounded again by splitting those before them."""
         ...
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:

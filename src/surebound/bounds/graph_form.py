@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import SLACK, TINY, Enclosure
+from surebound.bounds.audit import auditor
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
+from surebound.bounds.rounding import DECIMAL, SLACK, TINY, gamma
 from surebound.network.graph import Network, dot
 from surebound.network.linear import size
 
@@ -79,12 +81,19 @@ class GraphForm:
         if on_input is None:
             on_input = on_output.new_zeros(n, self.inputs)
         zero = on_output.new_zeros(n)
-        return Rows(torch.cat([on_output, on_input], dim=1), zero if constant is None else constant, zero)
+        constant = zero if constant is None else constant
+        meaning = None
+        if (audit := auditor()) is not None:
+            meaning = audit.meaning(self.enclosure.network, {self.target: on_output}, {0: on_input})
+            meaning = None if meaning is None else meaning.plus(constant)
+        return Rows(torch.cat([on_output, on_input], dim=1), constant, zero, meaning)
 
     def start_error(self, rows: Rows) -> Tensor:
         """Per row and unit of weight: the rounding of mixing rows with weights. # (rows,)"""
         reach = torch.cat([self.enclosure.magnitude(n).flatten(1).amax(0) for n in (self.target, 0)])
-        return self.enclosure.sum_error(len(rows)) * (rows.coefficients.abs() @ reach + rows.constant.abs()) * SLACK
+        # an input's own coefficient is added last; constants are added to those of all operations
+        coefficients = gamma(len(rows) + DECIMAL + 1) * (rows.coefficients.abs() @ reach)
+        return (coefficients + self.enclosure.constant_error(len(rows) + DECIMAL) * rows.constant.abs()) * SLACK
 
     def backward(self, start: Tensor, activate: Activate, *, keep: bool = True) -> Pulled:
         at_target, at_input = start[:, : -self.inputs], start[:, -self.inputs :]
@@ -126,8 +135,22 @@ class GraphForm:
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
         reach = self.enclosure.magnitude(0).flatten(1)
-        terms = self.inputs + self.neurons
-        return self.enclosure.sum_error(terms) * SLACK * (dot(lam_at_input.abs(), reach) + intercepts) + TINY
+        intercept = gamma(self.neurons + self.depth + 1) * intercepts
+        return (gamma(self.inputs) * dot(lam_at_input.abs(), reach) + intercept) * SLACK + TINY
+
+    @property
+    def blocks(self) -> None:
+        return None
+
+    def kernel(self) -> None:
+        return None
+
+    def compressed(self) -> "GraphForm":
+        return self
+
+    @property
+    def can_refine(self) -> bool:
+        return False
 
     def full_input(self, x: Tensor) -> Tensor:
         return x

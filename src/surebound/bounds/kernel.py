@@ -3,7 +3,7 @@
 The mathematics is that of `surebound.bounds.beta_crown`, whose `ascend` is the reference this is tested against. What
 differs is where the numbers lie:
 
-- Nodes are columns: a layer of λ̄ is one piece of memory, which every operation streams through.
+- Splits are columns: a layer of λ̄ is one piece of memory, which every operation streams through.
 - Inputs are measured from the centre of the box in half widths, z ∈ [−1, 1]: the minimum over the box is −‖λ̄₀‖₁ and its
   minimiser sign(λ̄₀), one pass each.
 - A block that is mostly zeros, as those of a convolution's first layers are, is a sparse matrix.
@@ -14,14 +14,17 @@ Everything here is float32 and decides nothing: what it finds are duals, for `Su
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, Specification
-from surebound.bounds.folded import FoldedForm
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Specification, Splits
 from surebound.bounds.relaxation import Relaxation
 from surebound.bounds.sparse import compressed, is_sparse
+
+if TYPE_CHECKING:
+    from surebound.bounds.folded import FoldedForm
 
 COMPACT_AT = 0.75  # the share of nodes still going at which the others leave the batch
 
@@ -47,7 +50,7 @@ class Kernel:
     radius: Tensor  # (inputs,)
 
     @staticmethod
-    def of(form: FoldedForm) -> "Kernel":
+    def of(form: "FoldedForm") -> "Kernel":
         """`form` in float32 or float64."""
         centre, radius = (form.box_lower + form.box_upper) / 2, (form.box_upper - form.box_lower) / 2
         blocks = []
@@ -76,7 +79,7 @@ class Kernel:
         self,
         specification: Specification,
         relaxation: Relaxation,
-        nodes: Nodes,
+        nodes: Splits,
         duals: Duals,
         config: Ascent,
         *,
@@ -112,13 +115,13 @@ class Kernel:
         return Bounded(best_bound, found, lam, x)
 
     def evaluate(
-        self, specification: Specification, relaxation: Relaxation, nodes: Nodes, duals: Duals
+        self, specification: Specification, relaxation: Relaxation, nodes: Splits, duals: Duals
     ) -> tuple[Tensor, Tensor]:
         """d and λ̄ at given duals. # (nodes,), (nodes, neurons)"""
         run = self._begin(specification, relaxation, nodes, duals)
         return run.evaluate(), run.lam[self.inputs :].T
 
-    def _begin(self, specification: Specification, relaxation: Relaxation, nodes: Nodes, duals: Duals) -> "_Run":
+    def _begin(self, specification: Specification, relaxation: Relaxation, nodes: Splits, duals: Duals) -> "_Run":
         rows = KernelRows.of(self, specification)
         problem = _Problem.of(relaxation, nodes)
         return _Run(self, rows, problem, problem.begin(rows, relaxation, duals))
@@ -171,7 +174,7 @@ class KernelRows:
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """What stays the same over an ascent. Nodes are columns; where there is one column only, all nodes share it."""
+    """What stays the same over an ascent. Splits are columns; where there is one column only, all nodes share it."""
 
     region: Tensor  # (nodes,)
     upper: Tensor  # (neurons, nodes | 1)  ā, and the slope of split neurons
@@ -180,7 +183,7 @@ class _Problem:
     sign: Tensor | None  # (most splits, nodes)  is filled up with a neuron that does not exist, and the sign 0
 
     @staticmethod
-    def of(relaxation: Relaxation, nodes: Nodes) -> "_Problem":
+    def of(relaxation: Relaxation, nodes: Splits) -> "_Problem":
         upper, intercept = relaxation.upper_slope[:, None], relaxation.intercept[:, None]
         if nodes.signs is None or not bool(nodes.signs.any()):
             return _Problem(nodes.region, upper, intercept, None, None)
@@ -208,7 +211,7 @@ class _Problem:
         alpha = torch.where(free, duals.alpha.T.clamp(0.0, 1.0), self.upper).contiguous()
         return Duals(alpha, beta, None if duals.mix is None else rows.spread(self.region, duals.mix))
 
-    def end(self, rows: KernelRows, nodes: Nodes, duals: Duals) -> Duals:
+    def end(self, rows: KernelRows, nodes: Splits, duals: Duals) -> Duals:
         """The duals as the search has them: nodes are rows, and every neuron has a β."""
         beta = None
         if nodes.signs is not None:
@@ -245,7 +248,7 @@ def _put(mine: Duals, at: Tensor, others: Duals, which: Tensor) -> None:
 
 
 class _Run:
-    """Nodes that are still going, their duals and moments, and buffers that every pass writes anew."""
+    """Splits that are still going, their duals and moments, and buffers that every pass writes anew."""
 
     def __init__(self, kernel: Kernel, rows: KernelRows, problem: _Problem, duals: Duals) -> None:
         self.kernel, self.rows, self.problem, self.duals = kernel, rows, problem, duals

@@ -28,9 +28,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surebound.bounds.enclosure import SLACK, TINY, Enclosure, enclose, gamma
+from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.relaxation import relax
 from surebound.bounds.result import LayerBounds, LeafMultipliers, Minima, Minimum
+from surebound.bounds.rounding import SLACK, TINY, UNDERFLOW, gamma
 from surebound.network.graph import Network
 from surebound.problem import Box, Matrix, Vector
 
@@ -74,7 +75,8 @@ def affine_rows(
         return torch.zeros_like(lam)
 
     on_input, constant, error = network.pull({node: rows.reshape(len(rows), *shape)}, activate, errors)
-    return AffineRows(on_input.flatten(1).numpy(), found, constant.numpy(), error.numpy())
+    slack = error.numpy() if errors is None else error.numpy() + UNDERFLOW
+    return AffineRows(on_input.flatten(1).numpy(), found, constant.numpy(), slack)
 
 
 def affine_blocks(network: Network, errors: dict[int, Tensor] | None = None) -> tuple[AffineRows, ...]:
@@ -121,8 +123,9 @@ class System:
         side = np.select([y > 0, y < 0], [self.row_lower, self.row_upper], 0.0)
         terms = np.concatenate([y * side, np.minimum(reduced * self.lower, reduced * self.upper)])
         reach = np.maximum(np.abs(self.lower), np.abs(self.upper))
-        error = gamma(y.size + 4) * (bold @ reach) + gamma(terms.size + 4) * np.abs(terms).sum()
-        total = float(terms.sum() - SLACK * (error + np.abs(y) @ self.slack) - TINY)
+        entries = np.bincount(self.column, minlength=self.lower.size).max(initial=0)  # of a column
+        error = gamma(int(entries) + 4) * (bold @ reach) + gamma(terms.size + 4) * np.abs(terms).sum()
+        total = float(terms.sum() - SLACK * (error + np.abs(y) @ self.slack) - UNDERFLOW)
         return -np.inf if np.isnan(total) else float(np.nextafter(total, -np.inf))
 
     def solver(self, time_limit: float | None = None, **options: str | float) -> "Highs":

@@ -8,11 +8,12 @@ float64 with its rounding error taken off. `tighten_layers` does the same on the
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Duals, Nodes, Slopes, Specification, ascend, evaluate
+from surebound.bounds.beta_crown import Ascent, Duals, Slopes, Specification, Splits, ascend, evaluate
 from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
@@ -21,6 +22,7 @@ from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.relaxation import Relaxation, relax
 from surebound.bounds.support import groups
+from surebound.bounds.timed import Check, timed
 from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, size
@@ -28,6 +30,7 @@ from surebound.network.patch import local_order
 
 CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
 PASS_ROWS = 256  # rows of a float32 pass over the network: few enough for the cache
+PASS_PRODUCTS = 2**32  # multiply-adds of a float32 pass, or four times those of a float64 one: a fraction of a second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +45,6 @@ class LayerBounding:
         """The name of the slopes if they are the same for all rows."""
         return self.slopes[0] if self.ascent is None and len(self.slopes) == 1 else None
 
-
-Check = Callable[[], None]
-"""Called between chunks; raises when the time is up."""
 
 RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor]]
 """Sound lower and upper bounds of rows over a form's box. # (rows,) float64 each"""
@@ -67,6 +67,10 @@ def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor
     bound = torch.full((len(both),), -torch.inf, dtype=torch.float64)
     bound[useful] = _sound_lower(form, both[useful], alpha[useful])
     return bound[: len(rows)], -bound[len(rows) :]
+
+
+def _timed_bounds(form: FoldedForm, rows: Rows, bounding: LayerBounding, check: Check) -> tuple[Tensor, Tensor]:
+    return best_bounds(timed(form, check), rows, bounding)
 
 
 def _sound_lower(form: Form, rows: Rows, alpha: Tensor) -> Tensor:
@@ -115,7 +119,7 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
         if relaxation.upper_slope.ndim == 2:
             relaxation = _per_row(relaxation, n)
         start = Duals(alpha[todo], None, None)
-        alpha[todo] = ascend(fast, specification, relaxation, Nodes(todo, None), start, bounding.ascent).duals.alpha
+        alpha[todo] = ascend(fast, specification, relaxation, Splits(todo, None), start, bounding.ascent).duals.alpha
     return alpha, useful
 
 
@@ -126,9 +130,29 @@ def _per_row(relaxation: Relaxation, rows: int) -> Relaxation:
     return Relaxation(*(t.repeat_interleave(rows // len(t), 0) for t in spread))
 
 
-def _chunks(index: Tensor, width: int) -> Iterator[Tensor]:
+def _chunks(index: Tensor, width: int, products: int, check: Check) -> Iterator[Tensor]:
+    """Parts of an index for one float64 pass each, given the numbers and the multiply-adds that an entry takes.
+
+    The time is checked before each of them, so that wide networks have few rows in one: few enough not to run on long
+    after the time is up.
+    """
     if len(index):
-        yield from index.split(max(16, CHUNK_ELEMENTS // max(width, 1) // 2))
+        in_memory, in_time = CHUNK_ELEMENTS // max(width, 1) // 2, PASS_PRODUCTS // 4 // max(products, 1)
+        for part in index.split(max(1, min(max(16, in_memory), in_time))):
+            check()
+            yield part
+
+
+def products(network: Network, node: int) -> int:
+    """Multiply-adds of one row's pass from a node back to the input, for convolutions and dense layers."""
+    total = 0
+    for before in network.nodes[: node + 1]:
+        op = before.op
+        if isinstance(op, Conv):
+            total += op.weight[0].numel() * size(op.shape)
+        elif isinstance(op, Linear):
+            total += op.weight.numel() * size(op.lead)
+    return total
 
 
 def _widest(form: Form, enclosure: Enclosure) -> int:
@@ -159,11 +183,13 @@ def settle_layers(enclosure: Enclosure, check: Check) -> None:
         tighten_layers(enclosure, LayerBounding(ascent=None), check)
         return
     network = enclosure.network
-    centred = Centred(enclosure)
+    centred = Centred(enclosure, check)
     widest = max(size(node.shape) for node in network.nodes)
-    together = max(16, min(PASS_ROWS, CHUNK_ELEMENTS // widest))
+    in_memory = max(16, min(PASS_ROWS, CHUNK_ELEMENTS // widest))
     for k in range(len(network.layers)):
+        check()
         node, shape = network.before(k), network.nodes[network.before(k)].shape
+        together = max(1, min(in_memory, PASS_PRODUCTS // max(products(network, node), 1)))
         enclosure.extend(node)
         centred.extend(node)
         if interval_is_exact(network, node):
@@ -172,7 +198,6 @@ def settle_layers(enclosure: Enclosure, check: Check) -> None:
         for bounds in (centred.parallel, centred.crossing) if k else (centred.parallel,):
             open_ = torch.nonzero((low < 0) & (high > 0)).flatten()
             for index in open_.split(together):
-                check()
                 lower, upper = bounds(node, index)
                 low[index] = torch.maximum(low[index], lower)
                 high[index] = torch.minimum(high[index], upper)
@@ -195,6 +220,8 @@ def fold_network(
     form's matrices would hold more than `limit` numbers. `bound` takes the place of `best_bounds`.
     """
     network = enclosure.network
+    if bound is None:
+        bound = partial(_timed_bounds, bounding=bounding, check=check)
     form = FoldedForm.empty(enclosure)
     for k in range(len(network.layers)):
         node, shape = network.before(k), network.nodes[network.before(k)].shape
@@ -205,11 +232,11 @@ def fold_network(
         candidates = torch.nonzero((low < 0) & (high > 0)).flatten()
         exact = interval_is_exact(network, node)
         kept: list[Rows] = []
-        for index in _chunks(candidates, _widest(form, enclosure)):
-            check()
+        work = products(network, node) // 2  # at most about that: single neurons go back in the windows they read
+        for index in _chunks(candidates, _widest(form, enclosure), work, check):
             rows = form.fold_neurons(node, index)
             for part, near, own in () if exact else groups(form, rows, local_order(index, shape)):
-                lower, upper = best_bounds(near, own, bounding) if bound is None else bound(near, own)
+                lower, upper = bound(near, own)
                 low[index[part]] = torch.maximum(low[index[part]], lower)
                 high[index[part]] = torch.minimum(high[index[part]], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])
@@ -262,12 +289,12 @@ def bound_neurons(
     boxes = enclosure.boxes
     form = GraphForm.at(enclosure, node)
     lows, highs = [], []
-    for part in _chunks(index.expand(boxes, -1).T, boxes * _widest(form, enclosure)):
-        check()
+    work = 2 * boxes * products(enclosure.network, node)
+    for part in _chunks(index.expand(boxes, -1).T, boxes * _widest(form, enclosure), work, check):
         count = len(part)
         identity = one_hot(part.T, size(enclosure.network.nodes[node].shape))
         rows = form.rows(torch.cat([identity, -identity], dim=1).flatten(0, 1))
-        wide = replace(form, per_box=2 * count)
+        wide = timed(replace(form, per_box=2 * count), check)
         bound = best_lower(wide, rows, bounding).reshape(boxes, 2, count)
         lows.append(bound[:, 0])
         highs.append(-bound[:, 1])

@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from surebound.bounds.folded import Block, FoldedForm
-from surebound.bounds.form import Rows
+from surebound.bounds.folded import FoldedForm
+from surebound.bounds.form import Block, Rows
 
 GROUP = 32  # rows bounded together
 WORTH = 0.5  # groups must take less than this share of the work on the whole form

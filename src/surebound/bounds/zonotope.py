@@ -19,9 +19,10 @@ from math import cos, log, pi
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import SLACK, TINY, Enclosure, U, gamma
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.relaxation import relax
 from surebound.bounds.result import LayerBounds
+from surebound.bounds.rounding import SLACK, TINY, U, gamma
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.op import Affine, absolute
 

@@ -8,7 +8,7 @@ child gains most is split.
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Nodes
+from surebound.bounds.beta_crown import Splits
 from surebound.branching.rule import Bounding, Context, fixed_slope_dual, open_neurons
 from surebound.branching.sr import sensitivity
 
@@ -56,7 +56,7 @@ class FSB:
             signs = torch.zeros(batch.lam.shape, dtype=torch.int8)
         for sign in (1, -1):
             split = signs.scatter(1, neuron[:, None], sign)
-            child = Bounding(Nodes(batch.nodes.region, split), batch.duals, batch.lam, batch.bound)
+            child = Bounding(Splits(batch.nodes.region, split), batch.duals, batch.lam, batch.bound)
             bounds = [
                 fixed_slope_dual(self.context, child, slope)[0]
                 for slope in (self.context.relaxation.upper_slope, self.context.relaxation.lower_slope)

@@ -4,7 +4,7 @@ Neither rule is best everywhere: UPB on convolutional networks and those trained
 relaxation error sits in layers whose intercepts hardly reach the bound. So both are asked on a sample of the nodes, at
 first in every batch and then ever more rarely. Both children of either choice are bounded from the parent's duals, and
 the product of what the two gain is the score, as in the strong branching of integer programming (Achterberg 2007,
-section 5.4). Nodes outside of the sample follow the rule that is ahead.
+section 5.4). Splits outside of the sample follow the rule that is ahead.
 
 Full strong branching, many candidates at every node near the root, visits a tenth to a quarter fewer nodes but takes
 longer than it saves: docs/decisions.md.
@@ -13,7 +13,7 @@ longer than it saves: docs/decisions.md.
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Nodes
+from surebound.bounds.beta_crown import Ascent, Splits
 from surebound.branching.rule import Bounding, Context, open_neurons, take
 from surebound.branching.sr import SR
 from surebound.branching.upb import UPB
@@ -70,7 +70,7 @@ class Mixture:
         signs = signs[index]
         side = torch.tensor([1, -1], dtype=torch.int8).repeat(count * width)
         signs.scatter_(1, choices.reshape(-1).repeat_interleave(2)[:, None], side[:, None])
-        children = self.context.bound(Nodes(batch.nodes.region[index], signs), batch.duals[index], self.ascent)
+        children = self.context.bound(Splits(batch.nodes.region[index], signs), batch.duals[index], self.ascent)
         lacking = (-batch.bound[index]).clamp_min(1e-30)
         share = ((children.bound.clamp_max(0.0) - batch.bound[index]) / lacking).nan_to_num(0.0).clamp(0.0, 1.0)
         product = (share.reshape(count, width, 2) + _LEAST).prod(2)

@@ -7,14 +7,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Splits
 from surebound.bounds.relaxation import Relaxation
 
-Bound = Callable[[Nodes, Duals, Ascent], Bounded]
+Bound = Callable[[Splits, Duals, Ascent], Bounded]
 """β-CROWN on a batch of nodes, from given duals."""
 
 
-Evaluate = Callable[[Nodes, Duals], tuple[Tensor, Tensor]]
+Evaluate = Callable[[Splits, Duals], tuple[Tensor, Tensor]]
 """The bound and λ̄ of nodes at given duals."""
 
 
@@ -24,7 +24,7 @@ class Context:
 
     layers: tuple[slice, ...]  # where each layer's neurons sit among all
     relaxation: Relaxation  # float32, CROWN slopes
-    bias: Tensor  # (neurons,) the constant that feeds each relaxed neuron in the original network
+    bias: Tensor  # (neurons,) b of `surebound.branching.bias`, of each relaxed neuron
     bound: Bound
     evaluate: Evaluate
 
@@ -33,7 +33,7 @@ class Context:
 class Bounding:
     """A batch of bounded nodes."""
 
-    nodes: Nodes
+    nodes: Splits
     duals: Duals
     lam: Tensor  # (nodes, neurons) λ̄
     bound: Tensor  # (nodes,)
@@ -58,7 +58,7 @@ class Rule(Protocol):
         ...
 
 
-def open_neurons(context: Context, nodes: Nodes) -> Tensor:
+def open_neurons(context: Context, nodes: Splits) -> Tensor:
     """Ambiguous and not yet split. # (nodes, neurons) bool"""
     ambiguous = context.relaxation.ambiguous.expand(len(nodes), -1)
     return ambiguous if nodes.signs is None else ambiguous & (nodes.signs == 0)

@@ -2,16 +2,28 @@
 
 import os
 import re
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from fractions import Fraction
 from pathlib import Path
 
 from surebound.errors import MissingFileError, NetworkError, PropertyError, UsageError
 from surebound.files import replacing
+from surebound.verify import SEARCHES
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MOST_THREADS = 1024
 _NUMBER = r"\d{1,30}(?:\.\d{0,30})?(?:[eE]-?\d{1,2})?|\.\d{1,30}(?:[eE]-?\d{1,2})?"
+
+
+def add_search(parser: ArgumentParser) -> None:
+    """Which profile of the verifier to take."""
+    parser.add_argument(
+        "--search",
+        choices=SEARCHES,
+        default="default",
+        help="paper: search as the paper did, with its batches, iterations and attack, and nothing that came later; "
+        "auto is then upb (default: default)",
+    )
 
 
 def positive_seconds(text: str) -> float:

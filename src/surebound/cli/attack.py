@@ -2,17 +2,19 @@
 
 import json
 import sys
-import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from surebound import interrupts
 from surebound.attacks import ATTACKS
 from surebound.cli.arguments import count, eps_text, output_files, seed, set_threads, write_whole
-from surebound.cli.command import INTERRUPTED, Command
+from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
 from surebound.cli.model import add_images, check_model, choose_images
 from surebound.errors import UsageError
+from surebound.verify.clock import Clock
 
 if TYPE_CHECKING:
     from surebound.attacks.images import ImageAttack
@@ -32,33 +34,36 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    begin = time.monotonic()
+    clock = Clock(None)
     file = check_model(args.model)
     files = output_files(keep=(file,), json=args.json)
     watch = _Watch(quiet=args.quiet)
     interrupted = False
-    try:
-        _attack(args, str(file), watch)
-    except KeyboardInterrupt:
-        if watch.last is None:
-            raise
-        interrupted = True
-    finally:
-        watch.done()
-    assert watch.last is not None  # there is always an image
-    record = _record(args, watch.last, watch.indices, time.monotonic() - begin, interrupted)
-    failed = None
-    try:
-        for path in files.values():
-            write_whole(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
-    except UsageError as error:  # the accuracies go out first
-        failed = error
-    _report(record)
-    if failed is not None:
-        raise failed
-    if interrupted and sys.stderr is not None:
-        print(f"surebound: interrupted after {len(watch.last)} of {len(watch.indices)} images", file=sys.stderr)
-    return INTERRUPTED if interrupted else 0
+    attack = _prepare(args, str(file), watch, clock)
+    with interrupts.held():
+        try:
+            with interrupts.raising(), clock.phase("attack"):
+                attack()
+        except KeyboardInterrupt:
+            if watch.last is None:
+                raise
+            interrupted = True
+        finally:
+            watch.done()
+        assert watch.last is not None  # there is always an image
+        record = _record(args, watch.last, watch.indices, clock, interrupted)
+        failed = None
+        try:
+            for path in files.values():
+                write_whole(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
+        except UsageError as error:  # the accuracies go out first
+            failed = error
+        _report(record)
+        if failed is not None:
+            raise failed
+        if interrupted and sys.stderr is not None:
+            print(f"surebound: interrupted after {len(watch.last)} of {len(watch.indices)} images", file=sys.stderr)
+    return interrupts.code() if interrupted else 0
 
 
 class _Watch:
@@ -77,21 +82,24 @@ class _Watch:
         self._line.show(done / len(self.indices), text)
 
 
-def _attack(args: Namespace, file: str, watch: _Watch) -> None:
-    from surebound.data import load_dataset
+def _prepare(args: Namespace, file: str, watch: _Watch, clock: Clock) -> Callable[[], object]:
+    """Everything that comes before the attack itself."""
+    with clock.phase("load"):
+        from surebound.data import load_dataset
 
-    dataset = load_dataset(args.dataset, args.data_dir)
-    watch.indices = choose_images(dataset, args.first, args.indices)
-    set_threads(args.threads)
+        dataset = load_dataset(args.dataset, args.data_dir)
+        watch.indices = choose_images(dataset, args.first, args.indices)
+        set_threads(args.threads)
 
-    from surebound.api import load
-    from surebound.attacks.images import attack_images
-    from surebound.evaluate.task import check_fits
+        from surebound.api import load
+        from surebound.attacks.images import attack_images
+        from surebound.evaluate.task import check_fits
 
-    model = load(file)
-    check_fits(model, dataset)
-    x, y = dataset.test.take(watch.indices)
-    attack_images(
+        model = load(file)
+        check_fits(model, dataset)
+        x, y = dataset.test.take(watch.indices)
+    return partial(
+        attack_images,
         model,
         x,
         y,
@@ -106,7 +114,7 @@ def _attack(args: Namespace, file: str, watch: _Watch) -> None:
 
 
 def _record(
-    args: Namespace, result: "ImageAttack", indices: Sequence[int], seconds: float, interrupted: bool
+    args: Namespace, result: "ImageAttack", indices: Sequence[int], clock: Clock, interrupted: bool
 ) -> dict[str, Any]:
     """The contract's JSON."""
     from surebound.version import __version__
@@ -125,7 +133,8 @@ def _record(
         "targets": args.targets,
         "eps": eps_text(args.eps),
         "seed": args.seed,
-        "seconds": round(seconds, 6),
+        "seconds": round(clock.elapsed, 6),
+        "seconds_by_phase": clock.phases,
         "interrupted": interrupted,
         "version": __version__,
     }

@@ -3,15 +3,26 @@
 import json
 import shlex
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surebound import interrupts
 from surebound.attacks import ATTACKS
 from surebound.branching import CHOICES
-from surebound.cli.arguments import count, eps_text, output_files, positive_seconds, seed, set_threads, write_whole
-from surebound.cli.command import INTERRUPTED, Command
+from surebound.cli.arguments import (
+    add_search,
+    count,
+    eps_text,
+    output_files,
+    positive_seconds,
+    seed,
+    set_threads,
+    write_whole,
+)
+from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.model import add_images, check_model, choose_images
 from surebound.errors import UsageError, visible
@@ -30,6 +41,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--timeout", type=positive_seconds, default=60.0, metavar="S", help="seconds for each image (default 60)"
     )
     parser.add_argument("--branching", choices=CHOICES, default="auto", help="as for verify (default auto)")
+    add_search(parser)
     parser.add_argument(
         "--attack", choices=tuple(ATTACKS), default="mi-fgsm", help="the attack before any bounds (default mi-fgsm)"
     )
@@ -63,22 +75,33 @@ def _run(args: Namespace) -> int:
         raise UsageError("--threads beside --workers: each worker has one thread; expected one of the two")
     task = _task(args)
     line = _Line(quiet=args.quiet)
-    try:
-        from surebound.evaluate.certify import certify
+    from surebound.evaluate.certify import certify, so_far
 
-        result = certify(task, store, workers=args.workers, resume=args.resume, on_progress=line)
-    except KeyboardInterrupt:
-        line.done()
-        if sys.stderr is not None:
-            print(f"interrupted; what is done is in '{store}', and --resume goes on from there", file=sys.stderr)
-        return INTERRUPTED
-    finally:
-        line.done()
-    record = _record(args, result)
+    interrupted, begin = False, time.monotonic()
+    with interrupts.held():
+        try:
+            with interrupts.raising():
+                result = certify(task, store, workers=args.workers, resume=args.resume, on_progress=line)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            line.done()
+        if interrupted:
+            if sys.stderr is not None:
+                print(f"interrupted; what is done is in '{store}', and --resume goes on from there", file=sys.stderr)
+            found = so_far(task, store, time.monotonic() - begin)
+            if found is not None:
+                _write(files, _record(args, found, interrupted=True))
+            return interrupts.code()
+        record = _record(args, result)
+        _write(files, record)
+        _report(record)
+    return 0
+
+
+def _write(files: dict[str, Path], record: dict[str, Any]) -> None:
     if "json" in files:
         write_whole(files["json"], json.dumps(record, indent=2, allow_nan=False) + "\n")
-    _report(record)
-    return 0
 
 
 def _default_store(model: str) -> Path:
@@ -96,7 +119,8 @@ def _task(args: Namespace) -> "Task":
     from surebound.evaluate.stages import Settings
     from surebound.evaluate.task import Task
 
-    settings = Settings(
+    settings = Settings.of(
+        args.search,
         timeout=args.timeout,
         branching=args.branching,
         attack=args.attack,
@@ -128,15 +152,19 @@ class _Line:
         self._line.show(progress.share, text)
 
 
-def _record(args: Namespace, result: "Certification") -> dict[str, Any]:
+def _record(args: Namespace, result: "Certification", *, interrupted: bool = False) -> dict[str, Any]:
     from surebound.evaluate.store import OUTCOMES, STAGES
 
     found, undecided = result.accuracies, ("timeout", "unknown")
+    phases: Counter[str] = Counter()
+    for row in result.rows:
+        phases.update(row.phases)
     ended = Counter(row.outcome for row in result.rows)
     settled = Counter(row.stage for row in result.rows if row.outcome not in undecided)
     return {
         "images": found.images,
         "standard": found.standard,
+        "withstood": found.withstood,
         "robust": found.robust,
         "verified": found.verified,
         "undecided": found.undecided,
@@ -148,6 +176,8 @@ def _record(args: Namespace, result: "Certification") -> dict[str, Any]:
         "store": str(result.store),
         "run": result.run,
         "seconds": round(result.seconds, 6),
+        "seconds_by_phase": {name: round(seconds, 6) for name, seconds in phases.items()},
+        "interrupted": interrupted,
     }
 
 
@@ -155,7 +185,8 @@ def _report(record: dict[str, Any]) -> None:
     images, outcomes = record["images"], record["outcomes"]
     for name, note in (
         ("standard", "classified right"),
-        ("robust", f"the attack found nothing, eps {record['eps']}"),
+        ("withstood", f"the first attack found nothing, eps {record['eps']}"),
+        ("robust", f"nor did anything else that ran, eps {record['eps']}"),
         ("verified", f"proved, eps {record['eps']}"),
     ):
         share = record[name]

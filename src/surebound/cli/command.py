@@ -4,8 +4,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 
-INTERRUPTED = 130  # the exit code after Ctrl-C
-
 
 @dataclass(frozen=True)
 class Command:

@@ -56,10 +56,11 @@ class StatusLine:
 
 
 class ProgressLine:
-    """Shows the `Progress` of a verification, and keeps the last one."""
+    """Shows the `Progress` of a verification, and keeps the last one, and the last that counted subproblems."""
 
     def __init__(self, *, quiet: bool, timeout: float | None = None) -> None:
         self.last: Progress | None = None
+        self.counted: Progress | None = None
         self._line = StatusLine(quiet=quiet)
         self._timeout = timeout
         self._begin = time.monotonic()
@@ -67,6 +68,7 @@ class ProgressLine:
     def __call__(self, progress: Progress) -> None:
         new_phase = self.last is None or progress.phase != self.last.phase
         self.last = progress
+        self.counted = progress if progress.subproblems else self.counted
         seconds = time.monotonic() - self._begin
         share = None if self._timeout is None else seconds / self._timeout
         self._line.show(share, self._describe(progress, seconds), now=new_phase)

@@ -89,7 +89,7 @@ def _counts(names: "Counter[str]") -> str:
 
 
 def _print_problem(path: str, network: "Network", problem: "Property") -> None:
-    boxes = list({id(r.box): r.box for r in problem.regions}.values())
+    boxes = list({r.box.key: r.box for r in problem.regions}.values())
     rows = sum(len(r.constant) for r in problem.regions)
     print()
     _line("property", path)
@@ -156,17 +156,19 @@ def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]
 
 
 def _print_estimate(varying: int, ambiguous: Sequence[int], seconds: float) -> None:
-    from surebound.verify.pipeline import FOLDED_LIMIT, INPUT_SPLIT_LIMIT, NEURON_SPLIT_LIMIT
+    from surebound.verify.strategy import default
+
+    strategy = default()
 
     _line("root bounds", f"{seconds:.2f} s for CROWN on all layers; optimising slopes, if need be, takes longer")
     weights, wide = 0, varying
     for count in ambiguous:
         weights += count * wide
         wide += count
-    if varying <= INPUT_SPLIT_LIMIT and sum(ambiguous) > NEURON_SPLIT_LIMIT:
+    if varying <= strategy.input_limit and sum(ambiguous) > strategy.neuron_limit:
         _line("search", "bisects the input box, since few inputs vary; each box gets CROWN bounds as above, in batches")
         return
-    if weights > FOLDED_LIMIT:
+    if weights > strategy.folded_limit:
         _line("search", "on the network as it is: too many neurons are ambiguous to fold the others away")
         return
     work = f"{weights:,} multiply-adds a pass and subproblem"

@@ -1,14 +1,14 @@
-"""The entry point `surebound`: finds the command, and turns errors into one sentence and an exit code."""
+"""The command `surebound`: finds the subcommand, and turns errors into one sentence and an exit code."""
 
 import io
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import NoReturn
 
+from surebound import interrupts
 from surebound.cli import COMMANDS
-from surebound.cli.command import INTERRUPTED
 from surebound.cli.display import USAGE_ERROR, complain
 from surebound.errors import SureboundError, visible
 from surebound.version import __version__
@@ -31,6 +31,7 @@ def build_parser() -> ArgumentParser:
     # Options are never abbreviated: a script that does would break with the next option.
     description = "Train image classifiers whose robustness can be proved, and prove it, or find counterexamples."
     parser = _Parser(prog="surebound", description=description, allow_abbrev=False)
+    parser.set_defaults(began=None)
     parser.add_argument("--version", action="version", version=f"surebound {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name in COMMANDS:
@@ -41,13 +42,13 @@ def build_parser() -> ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code."""
+def main(argv: Sequence[str] | None = None, *, began: float | None = None) -> int:
+    """Run a command; its exit code. `began` is when its time began, by default now."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names from files may hold anything
     try:
         try:
-            args = build_parser().parse_args(argv)
+            args = build_parser().parse_args(argv, Namespace(began=began))
             code: int = args.run(args)
         finally:  # also after --help
             if sys.stdout is not None:
@@ -65,15 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else ""))
     except KeyboardInterrupt:
         complain("interrupted")
-        return INTERRUPTED
+        return interrupts.code()
 
 
-def entry() -> NoReturn:
+def run(began: float) -> NoReturn:
     """Run a command and leave the process at once: tearing torch down takes longer than many a verification.
 
     It also makes sure of the code 130, which Python replaces if an interrupt passed through an exec() in some import.
     """
-    code = main()
+    code = main(began=began)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
+from surebound import interrupts
 from surebound.cli.arguments import output_files, write_whole
 from surebound.cli.command import Command
 from surebound.errors import visible
@@ -23,8 +24,10 @@ def _run(args: Namespace) -> int:
     material = gather(args.source)
     target = str(default_output(args.source)) if args.output is None else args.output
     file = output_files(keep=tuple(material.stores), output=target)["output"]
-    write_whole(file, render(material))
-    print(visible(str(file)), flush=True)
+    page = render(material)
+    with interrupts.held():
+        write_whole(file, page)
+        print(visible(str(file)), flush=True)
     return 0
 
 

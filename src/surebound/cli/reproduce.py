@@ -1,4 +1,4 @@
-"""`surebound reproduce table1|branching --scale smoke|cpu|paper --out DIR [--resume]`: the paper's experiments."""
+"""`surebound reproduce table1|branching --scale smoke|cpu|day|paper --out DIR [--resume]`: the paper's experiments."""
 
 import shlex
 import sys
@@ -7,11 +7,13 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from surebound import interrupts
 from surebound.cli.arguments import count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.errors import UsageError, visible
 from surebound.reproduce.scales import METHODS, NETWORKS, SCALES, SETTINGS
+from surebound.verify import SEARCHES
 
 if TYPE_CHECKING:
     from surebound.reproduce.experiment import Plan, Summary
@@ -43,6 +45,7 @@ def _configure(parser: ArgumentParser) -> None:
         choices=tuple(SCALES),
         required=True,
         help="smoke: a minute, only to see it run; cpu: hours on two cores, a smaller network and schedule; "
+        "day: the paper's networks in a twentieth of its epochs, days on two cores; "
         "paper: everything as published, for a GPU and weeks",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="the folder for trainings, results and tables")
@@ -57,6 +60,12 @@ def _configure(parser: ArgumentParser) -> None:
         "--settings", type=_some(tuple(SETTINGS)), default=tuple(SETTINGS), metavar="A,B", help="only these radii"
     )
     parser.add_argument("--methods", type=_some(METHODS), default=METHODS, metavar="A,B", help="only these methods")
+    parser.add_argument(
+        "--search",
+        choices=SEARCHES,
+        help="the verifier's profile: the paper's search, or surebound's own "
+        "(default: own for table1, a table of each for branching)",
+    )
     parser.add_argument("--device", default="cpu", metavar="NAME", help="to train on, such as cuda (default cpu)")
     parser.add_argument(
         "--steps",
@@ -75,12 +84,14 @@ def _run(args: Namespace) -> int:
         names = ", ".join(f"{method} at {setting}" for setting, method in NETWORKS)
         raise UsageError(f"branching is compared on {names}; --settings and --methods leave none of them")
     line = _Line(quiet=args.quiet)
+    plan, perform = _plan(args), _experiment(args)
     try:
-        summary = _reproduce(_plan(args), args.experiment, line)
+        with interrupts.raising():
+            summary = perform(plan, line)
     except KeyboardInterrupt:
         line.done()
         _say(f"surebound: interrupted; --resume goes on with what is in '{args.out}'")
-        raise
+        return interrupts.code()
     finally:
         line.done()
     print(summary.markdown)
@@ -115,21 +126,25 @@ def _plan(args: Namespace) -> "Plan":
         settings=args.settings,
         methods=args.methods,
         steps=args.steps,
+        search=args.search,
     )
 
 
-def _reproduce(plan: "Plan", experiment: str, line: "_Line") -> "Summary":
-    if plan.steps is not None:
+def _experiment(args: Namespace) -> Callable[["Plan", "_Line"], "Summary"]:
+    """What to do, all that it needs being imported."""
+    import torch  # noqa: F401
+
+    if args.steps is not None:
         from surebound.reproduce.trial import try_trainings
 
-        return try_trainings(plan, line)
-    if experiment == "table1":
+        return try_trainings
+    if args.experiment == "table1":
         from surebound.reproduce.table1 import reproduce_table1
 
-        return reproduce_table1(plan, line)
+        return reproduce_table1
     from surebound.reproduce.branching import reproduce_branching
 
-    return reproduce_branching(plan, line)
+    return reproduce_branching
 
 
 class _Line:

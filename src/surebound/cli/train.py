@@ -4,15 +4,14 @@ surebound train --preset mnist-0.1-ibp-r-cpu --out runs/mnist
 torchrun --nproc-per-node 2 -m surebound train --preset mnist-0.1-ibp-r-cpu --out runs/mnist
 """
 
-import signal
 import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from surebound import interrupts
 from surebound.cli.arguments import eps_text, set_threads, thread_count
-from surebound.cli.command import INTERRUPTED, Command
+from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.errors import UsageError, visible
 
@@ -63,26 +62,29 @@ def _run(args: Namespace) -> int:
 
     keep_memory()
     main = announced().is_main
-    status, interrupted = StatusLine(quiet=args.quiet or not main), _Interrupted()
-
-    def report(progress: "TrainProgress") -> None:
-        if interrupted:
-            raise KeyboardInterrupt
-        status.show(progress.step / progress.steps, _describe(progress))
-
+    status = StatusLine(quiet=args.quiet or not main)
     try:
-        result = run(
-            config,
-            Path(args.out),
-            data_dir=None if args.data_dir is None else Path(args.data_dir),
-            resume=args.resume,
-            on_progress=report,
-        )
+        with interrupts.noting() as interrupted:
+
+            def report(progress: "TrainProgress") -> None:
+                if interrupted():
+                    raise KeyboardInterrupt
+                status.show(progress.step / progress.steps, _describe(progress))
+
+            if not main:
+                interrupted()  # the first process decides when to stop: a step needs all of them
+            result = run(
+                config,
+                Path(args.out),
+                data_dir=None if args.data_dir is None else Path(args.data_dir),
+                resume=args.resume,
+                on_progress=report,
+            )
     except KeyboardInterrupt:
         status.done()
         if main:
             print(f"interrupted; 'surebound train --out {args.out} --resume' goes on", file=sys.stderr)
-        return INTERRUPTED
+        return interrupts.code()
     finally:
         status.done()
     if main:
@@ -104,27 +106,12 @@ def _list(names: list[str]) -> None:
         config = read_config(name)
         title = _TITLES.get(config.method, config.method.upper())
         stages = f"{config.schedule.stages} × " if config.schedule.stages > 1 else ""
-        masked = " with a mask" if getattr(config.loss, "mask", False) else ""
+        detail = " with a mask" if getattr(config.loss, "mask", False) else ""
+        detail += " by medians" if getattr(config.loss, "estimator", "") == "median" else ""
         print(
-            f"{name:<{width}}  {title}{masked}, {config.data.name}, eps {eps_text(config.eps)}, {config.network.name}, "
+            f"{name:<{width}}  {title}{detail}, {config.data.name}, eps {eps_text(config.eps)}, {config.network.name}, "
             f"{stages}{config.schedule.epochs} epochs"
         )
-
-
-class _Interrupted:
-    """True after the first Ctrl-C, so that the step under way can end; the second one stops at once."""
-
-    def __init__(self) -> None:
-        self._seen = False
-        with suppress(ValueError):  # in a thread other than the main one, signals are not ours to handle
-            signal.signal(signal.SIGINT, self._note)
-
-    def _note(self, *_: object) -> None:
-        self._seen = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def __bool__(self) -> bool:
-        return self._seen
 
 
 def _describe(progress: "TrainProgress") -> str:

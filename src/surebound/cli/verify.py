@@ -2,13 +2,13 @@
 
 import json
 import sys
-import time
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 
+from surebound import interrupts
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
+    add_search,
     check_network,
     check_property,
     memory_size,
@@ -19,7 +19,7 @@ from surebound.cli.arguments import (
     thread_count,
     write_whole,
 )
-from surebound.cli.command import INTERRUPTED, Command
+from surebound.cli.command import Command
 from surebound.cli.display import ProgressLine, complain
 from surebound.cli.quick_torch import quick_import
 from surebound.cli.watchdog import Watchdog
@@ -27,8 +27,9 @@ from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
 from surebound.memory import keep_memory
 from surebound.problem import Counterexample, Status, Verdict
+from surebound.verify.clock import Clock
 
-_GRACE = 1.0  # seconds after the timeout in which the verification ends by itself
+_GRACE = 0.25  # seconds after the timeout in which the verification ends by itself
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -42,6 +43,7 @@ def _configure(parser: ArgumentParser) -> None:
         help="which neuron to split (upb, fsb, sr, or mixture of upb and sr), or input: bisect the input box; "
         "auto: input where few inputs vary, else mixture (default)",
     )
+    add_search(parser)
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
@@ -56,38 +58,46 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    begin = time.monotonic()
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, json=args.json)
-    work = _Work(args, begin)
-    end = float("inf") if args.timeout is None else begin + args.timeout + _GRACE
-    watchdog = Watchdog(end, lambda: _give_up(args, files, work))
-    interrupted = False
-    try:
-        verdict = work.verdict()
-    except OutOfTimeError as error:
-        verdict = work.so_far("timeout", str(error))
-    except KeyboardInterrupt:
-        interrupted = True
-        verdict = work.so_far("unknown", "interrupted")
-    finally:
-        watchdog.call_off()
+    work = _Work(args)
+
+    def interrupted() -> None:
         work.progress.done()
-    _answer(args, files, verdict)
-    return INTERRUPTED if interrupted else 0
+        _give_up(args, files, work.so_far("unknown", "interrupted"))
+
+    def overdue() -> int:
+        """Answer in place of a main thread that did not notice that the time is up."""
+        return _give_up(args, files, work.so_far("timeout", f"the time ran out while {work.doing}"))
+
+    watchdog = Watchdog(work.clock.deadline + _GRACE, overdue)
+    with interrupts.held():
+        with interrupts.leaving(interrupted):
+            try:
+                verdict = work.verdict()
+            except OutOfTimeError as error:
+                verdict = work.so_far("timeout", str(error))
+            except KeyboardInterrupt:  # in a program that calls `main` itself
+                interrupted()
+                return interrupts.code()
+            finally:
+                watchdog.call_off()
+                work.progress.done()
+        _finish(args, files, verdict)
+    return 0
 
 
-def _give_up(args: Namespace, files: dict[str, Path], work: "_Work") -> int:
-    """Answer in place of a main thread that did not notice that the time is up; the exit code."""
+def _give_up(args: Namespace, files: dict[str, Path], verdict: Verdict) -> int:
+    """Write and print what is known so far; the exit code."""
     try:
-        _answer(args, files, work.so_far("timeout", f"the time ran out while {work.doing}"))
+        _finish(args, files, verdict)
     except UsageError as error:
         return complain(str(error))
     return 0
 
 
-def _answer(args: Namespace, files: dict[str, Path], verdict: Verdict) -> None:
-    """Print the verdict and write the files."""
+def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict) -> None:
+    """Write and print the verdict."""
     texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
     failed = _write({path: texts[option] for option, path in files.items()})
     print(verdict.status, flush=True)
@@ -111,58 +121,53 @@ def _write(texts: dict[Path, str]) -> UsageError | None:
 class _Work:
     """One verification, and what is known of it at any time."""
 
-    def __init__(self, args: Namespace, begin: float) -> None:
+    def __init__(self, args: Namespace) -> None:
         self.progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
+        self.clock = Clock(args.timeout, self.progress, start=args.began)
         self.doing = "starting"
-        self._args, self._begin = args, begin
-        self._phases: dict[str, float] = {}
+        self._args = args
 
     def verdict(self) -> Verdict:
         """Read the files and decide."""
-        from surebound.load.vnnlib import read_property
-
         args = self._args
-        problem = read_property(args.property, deadline=self._deadline(f"reading '{args.property}'"))
-        keep_memory()  # after the property, so that mistakes in it show before the slow imports
-        self.doing = "importing torch"
-        importing = time.monotonic()
-        quick_import()
-        torch = time.monotonic() - importing
-        self._phases["import"] = round(torch, 6)
-        set_threads(args.threads)
-        from surebound.api import verify
-        from surebound.load.onnx import load_model
+        with self.clock.phase("load"):
+            from surebound.load.vnnlib import read_property
 
-        model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
-        loading = time.monotonic() - self._begin
-        self._phases["load"] = round(loading - torch, 6)
+            # before the slow imports, so that mistakes in it show at once
+            problem = read_property(args.property, deadline=self._deadline(f"reading '{args.property}'"))
+            keep_memory()
+            self.doing = "importing torch"
+            with self.clock.phase("import"):
+                quick_import()
+            set_threads(args.threads)
+            from surebound.load.onnx import load_model
+            from surebound.verify.pipeline import Options, verify
+
+            model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
         self.doing = "verifying"
-        verdict = verify(
-            model,
-            problem,
-            timeout=None if args.timeout is None else max(args.timeout - loading, 0.01),
+        options = Options.of(
+            args.search,
+            timeout=args.timeout,
             branching=args.branching,
             seed=args.seed,
             memory=args.memory,
             early_stop=args.early_stop,
-            on_progress=self.progress,
         )
-        phases = {**self._phases, **verdict.seconds_by_phase}
-        return replace(verdict, seconds=verdict.seconds + loading, seconds_by_phase=phases)
+        return verify(model, problem, options, clock=self.clock)
 
     def _deadline(self, doing: str) -> Deadline:
         self.doing = doing
-        return Deadline(float("inf") if self._args.timeout is None else self._begin + self._args.timeout, doing)
+        return Deadline(self.clock.deadline, doing)
 
     def so_far(self, status: Status, reason: str) -> Verdict:
         """What is known when it has to end."""
-        last = self.progress.last
+        last = self.progress.counted
         subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
         return Verdict(
             status=status,
             reason=reason,
-            seconds=time.monotonic() - self._begin,
-            seconds_by_phase=dict(self._phases),
+            seconds=self.clock.elapsed,
+            seconds_by_phase=self.clock.phases,
             subproblems=subproblems,
             lower_bound=lowest,
             seed=self._args.seed,

@@ -95,6 +95,20 @@ def certify(
         )
 
 
+def so_far(task: Task, store: Path, seconds: float) -> Certification | None:
+    """What there is of a certification that was interrupted after so long; None if it has not begun."""
+    try:
+        with Store(store, readonly=True) as results:
+            number = results.find(task.describe())
+            rows = {} if number is None else {row.image: row for row in results.rows(number)}
+    except StoreError:  # it is not there yet, or not whole
+        return None
+    if number is None:
+        return None
+    done = tuple(rows[i] for i in task.images if i in rows)
+    return Certification(store=store, run=number, rows=done, seconds=seconds)
+
+
 def expect_same_data(results: Store, run: Run) -> None:
     """Raise StoreError if the store has this very run, but on other images under the same name."""
     for other in results.runs().values():

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from surebound.attacks import ATTACKS
 from surebound.attacks.images import attack_images
+from surebound.attacks.mi_fgsm import PUBLISHED
 from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.margins import interval_rows, linear_rows
 from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding
@@ -33,9 +34,9 @@ from surebound.network.linear import size
 from surebound.network.model import Model
 from surebound.problem import Box, Robustness, Verdict
 from surebound.verify.pipeline import Options, verify
+from surebound.verify.strategy import profile
 
 _FIXED_SLOPES = LayerBounding(ascent=None)
-_SEARCHING = ("bounding", "branching", "queue", "leaves")  # phases of a search that began
 _OUTCOMES: dict[str, Outcome] = {"unsat": "verified", "sat": "falsified", "timeout": "timeout", "unknown": "unknown"}
 
 
@@ -52,6 +53,13 @@ class Settings:
     seed: int = 0
     early_stop: bool = True
     radius_search: bool = False
+    search: str = "default"
+
+    @staticmethod
+    def of(search: str, **more: Any) -> "Settings":
+        """A profile's: the paper's draws are for many restarts."""
+        effort = {"steps": 100, "restarts": 10} if search == "paper" else {}
+        return Settings(search=search, **effort | more)
 
     def __post_init__(self) -> None:
         if self.branching not in CHOICES:
@@ -62,7 +70,9 @@ class Settings:
             raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
         if self.targets < 1:
             raise UsageError(f"targets must be at least 1, got {self.targets!r}")
-        ATTACKS[self.attack](steps=self.steps, restarts=self.restarts)  # complains about what it cannot be
+        # both complain about what cannot be
+        profile(self.search, self.branching)
+        ATTACKS[self.attack](steps=self.steps, restarts=self.restarts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,25 +125,28 @@ class Certifier:
         return batch.rows, batch.open()
 
     def search(self, image: Open, *, branching: str | None = None) -> Row:
-        """α-CROWN for what is open, then branch and bound; `branching` instead of the settings' rule."""
+        """α-CROWN for what is open, then branch and bound; `branching` instead of the settings' rule.
+
+        All other classes count as subproblems (see `surebound.verify.pipeline`), those that screening settled, too.
+        """
         sample, outputs = image.sample, self.model.network.outputs
         whole = sample.robustness(self.eps).to_property(outputs)
         every = zip(whole.regions, sample.rivals(outputs), strict=True)
         regions = tuple(region for region, rival in every if rival in image.rivals)
-        options = replace(self._options, branching=branching or self.settings.branching, quick_attack=None)
+        options = replace(self._options(branching or self.settings.branching), quick_attack=None)
         verdict = verify(self.model, replace(whole, regions=regions), options)
         phases = image.phases | verdict.seconds_by_phase
         phases["attack"] = image.phases.get("attack", 0.0) + verdict.seconds_by_phase.get("attack", 0.0)
-        searched = any(name in verdict.seconds_by_phase for name in _SEARCHING)
+        split = verdict.subproblems > len(regions)
         return _row(
             sample,
             image.predicted,
             self.eps,
             phases,
             outcome=_OUTCOMES[verdict.status],
-            stage="search" if searched else "alpha-crown",
+            stage="search" if split or verdict.status != "unsat" else "alpha-crown",
             seconds=sum(image.phases.values()) + verdict.seconds,
-            subproblems=verdict.subproblems,
+            subproblems=len(whole.regions) + max(verdict.subproblems - len(regions), 0),
             lower_bound=verdict.lower_bound,
             reason=verdict.reason,
             counter=_counter(sample, verdict),
@@ -141,13 +154,16 @@ class Certifier:
 
     def decide(self, sample: Sample, eps: Fraction) -> Verdict:
         """Robustness within another radius, by the whole of `surebound.verify`."""
-        return verify(self.model, sample.robustness(eps), self._options)
+        return verify(self.model, sample.robustness(eps), self._options(self.settings.branching))
 
-    @property
-    def _options(self) -> Options:
+    def _options(self, branching: str) -> Options:
         settings = self.settings
-        return Options(
-            timeout=settings.timeout, branching=settings.branching, seed=settings.seed, early_stop=settings.early_stop
+        return Options.of(
+            settings.search,
+            branching=branching,
+            timeout=settings.timeout,
+            seed=settings.seed,
+            early_stop=settings.early_stop,
         )
 
 
@@ -177,6 +193,7 @@ class _Batch:
                 restarts=settings.restarts,
                 targets=settings.targets,
                 seed=settings.seed,
+                more=PUBLISHED if (settings.search, settings.attack) == ("paper", "mi-fgsm") else None,
             )
         found = np.flatnonzero(result.found)
         logits = dict(zip(found.tolist(), self._model.replay(result.points[found]), strict=True)) if len(found) else {}

@@ -83,9 +83,15 @@ class Run:
     started: str = ""  # ISO 8601, UTC
 
     @property
+    def search(self) -> str:
+        """The profile; runs of a time when there was one do not name it."""
+        return str(self.options.get("search", "default"))
+
+    @property
     def key(self) -> str:
         """A hash of everything that the rows depend on, apart from which images were asked for."""
-        parts = [self.model_sha256, self.dataset, self.data_sha256, self.eps, dict(self.options)]
+        options = {name: value for name, value in self.options.items() if (name, value) != ("search", "default")}
+        parts = [self.model_sha256, self.dataset, self.data_sha256, self.eps, options]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -126,9 +132,14 @@ class Row:
         return self.outcome != "misclassified"
 
     @property
-    def robust(self) -> bool:
-        """Correct, and the attack found nothing."""
+    def withstood(self) -> bool:
+        """Correct, and the first attack found nothing."""
         return self.outcome not in ("misclassified", "attacked")
+
+    @property
+    def robust(self) -> bool:
+        """Correct, and nothing that ran found a counterexample."""
+        return self.withstood and self.outcome != "falsified"
 
     @property
     def verified(self) -> bool:
@@ -137,11 +148,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracies:
-    """Shares of the images. What the search falsified counts as robust here: robust means that the attack failed."""
+    """Shares of the images, each a part of the one before it; what is robust but not verified is undecided."""
 
     images: int
-    standard: float
-    robust: float
+    standard: float  # right
+    withstood: float  # and the first attack found nothing
+    robust: float  # nor did anything else that ran
     verified: float
     undecided: float  # timeout or unknown
 
@@ -156,10 +168,12 @@ class Accuracies:
         count = Counts(outcomes)
         images = count.total()
         verified, undecided = count["verified"], count["timeout"] + count["unknown"]
-        robust = verified + undecided + count["falsified"]
+        robust = verified + undecided
+        withstood = robust + count["falsified"]
         return Accuracies(
             images=images,
-            standard=(robust + count["attacked"]) / max(images, 1),
+            standard=(withstood + count["attacked"]) / max(images, 1),
+            withstood=withstood / max(images, 1),
             robust=robust / max(images, 1),
             verified=verified / max(images, 1),
             undecided=undecided / max(images, 1),

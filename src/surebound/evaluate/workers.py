@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import final
 
+from surebound import interrupts
 from surebound.evaluate.radius import search_radius
 from surebound.evaluate.stages import Certifier, Open, Sample, Settings
 from surebound.evaluate.store import Row
@@ -54,22 +54,26 @@ class Workers:
             # Fresh interpreters: torch's threads do not survive a fork.
             context = multiprocessing.get_context("spawn")
             start = (file, own.eps, own.settings)
-            self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=start)
+            with interrupts.held():
+                self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=start)
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, failed: object, *_: object) -> None:
-        if self._pool is not None:
-            if failed is not None:  # nobody waits for what is still running
-                for process in list((self._pool._processes or {}).values()):
-                    process.terminate()
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        with interrupts.held():  # a pool that is only half gone leaves semaphores behind
+            if self._pool is not None:
+                if failed is not None:  # nobody waits for what is still running
+                    for process in list((self._pool._processes or {}).values()):
+                        process.kill()
+                self._pool.shutdown(wait=True, cancel_futures=True)
+                self._pool = None
 
     def submit(self, work: Work) -> "Future[Result]":
         if self._pool is not None:
             try:
-                return self._pool.submit(_work, work)
+                with interrupts.held(), interrupts.shielded():  # it may start a process
+                    return self._pool.submit(_work, work)
             except OSError as error:  # one worker was killed while another was being started: its pipes are closed
                 raise BrokenProcessPool(str(error)) from error
         future: Future[Result] = Future()
@@ -93,7 +97,7 @@ def _begin(file: Path, eps: Fraction, settings: Settings) -> None:
     global _certifier
     parent = multiprocessing.parent_process()
     assert parent is not None
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    interrupts.ignore()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     keep_memory()
     import torch

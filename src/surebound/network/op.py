@@ -20,6 +20,10 @@ class Affine(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
+    def __hash__(self) -> int:
+        """By identity."""
+        ...
+
     @property
     def shape(self) -> Shape:
         """The output's shape, without the batch."""

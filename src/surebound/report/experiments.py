@@ -9,7 +9,18 @@ from surebound.report.numbers import duration
 from surebound.report.paper import SOURCE, Quantity
 from surebound.report.pieces import Cell, Column, Tile, figure, table
 from surebound.report.summaries import cactus
-from surebound.report.tables import METHODS, BranchingRow, Table1Row, mean_text, paper_cells, quantity_text
+from surebound.report.tables import (
+    METHODS,
+    ROBUST,
+    SEARCHES,
+    SUBPROBLEMS,
+    BranchingRow,
+    Table1Row,
+    by_search,
+    mean_text,
+    paper_cells,
+    quantity_text,
+)
 
 _RULE_COLOURS = {"upb": "blue", "fsb": "orange", "sr": "green"}
 
@@ -17,11 +28,11 @@ _RULE_COLOURS = {"upb": "blue", "fsb": "orange", "sr": "green"}
 def table1_tiles(rows: Sequence[Table1Row]) -> list[Tile]:
     """The method that verifies most, for each setting."""
     found = []
-    for (scale, setting), group in groupby(rows, lambda r: (r.scale, r.setting)):
+    for (scale, search, setting), group in groupby(rows, lambda r: (r.scale, r.search, r.setting)):
         best = max(group, key=lambda r: r.verified.mean)
         known = best.paper and best.dataset == "cifar10"
         paper = f"; paper {quantity_text(best.paper[0].verified)}" if known else ""
-        below = f"{best.label}, most verified at ε\u00a0=\u00a0{setting}{f', scale {scale}' if scale else ''}{paper}"
+        below = f"{best.label}, most verified at ε\u00a0=\u00a0{setting}{_where(scale, search)}{paper}"
         found.append(Tile(f"Verified, ε\u00a0=\u00a0{setting}", f"{best.verified.mean:.2f}\u202f%", below, "green"))
     return found
 
@@ -32,7 +43,7 @@ def branching_tiles(rows: Sequence[BranchingRow]) -> list[Tile]:
     for key, group in groupby(rows, _network):
         times = {row.branching: row.seconds for row in group}
         if times.get("upb") and times.get("fsb"):
-            below = f"{METHODS.get(key[2], key[2])}, ε\u00a0=\u00a0{key[3]}: {duration(times['upb'])} against "
+            below = f"{_title(key)}, {SEARCHES.get(key[2], key[2])}: {duration(times['upb'])} against "
             ratio = f"{times['upb'] / times['fsb']:.2f}"
             found.append(Tile("Time of UPB over FSB", ratio, below + duration(times["fsb"]), "blue"))
     return found
@@ -41,14 +52,20 @@ def branching_tiles(rows: Sequence[BranchingRow]) -> list[Tile]:
 def table1_section(rows: Sequence[Table1Row]) -> Markup:
     """Table 1, a table for each radius, with the paper's numbers below ours."""
     about = (
-        "Accuracies in percent with their sample standard deviations over seeds. Robust means that the attack found "
-        f"nothing. The highest of ours are bold. Set back below each method: table 1 of {SOURCE}, on CIFAR-10 with "
+        f"Accuracies in percent with their sample standard deviations over seeds. {ROBUST} The highest of ours are "
+        f"bold. Set back below each method: table 1 of {SOURCE}, on CIFAR-10 with "
         "the paper’s networks, epochs and timeouts. At any smaller scale, compare the order of methods, not the values."
     )
     parts: list[object] = [element("p", about), *_warning(rows)]
-    for (scale, dataset, setting), group in groupby(rows, lambda r: (r.scale, r.dataset, r.setting)):
-        parts.append(_table1(f"ε\u00a0=\u00a0{setting}, {dataset}{f', scale {scale}' if scale else ''}", list(group)))
+    for (scale, dataset, search, setting), group in groupby(rows, lambda r: (r.scale, r.dataset, r.search, r.setting)):
+        parts.append(_table1(f"ε\u00a0=\u00a0{setting}, {dataset}{_where(scale, search)}", list(group)))
     return join(parts)
+
+
+def _where(scale: str, search: str) -> str:
+    """The scale, and a profile that is not the default."""
+    profile = "" if search == "default" else f", {SEARCHES.get(search, search)}"
+    return f"{f', scale {scale}' if scale else ''}{profile}"
 
 
 def _warning(rows: Sequence[Table1Row] | Sequence[BranchingRow]) -> list[Markup]:
@@ -59,17 +76,17 @@ def _warning(rows: Sequence[Table1Row] | Sequence[BranchingRow]) -> list[Markup]
 
 
 def _table1(place: str, rows: Sequence[Table1Row]) -> Markup:
-    names = ("Seeds", "Images", "Standard", "Robust", "Verified", "Undecided", "Training, s")
+    names = ("Seeds", "Images", "Standard", "Withstood", "Robust", "Verified", "Undecided", "Training, s")
     columns = [Column("Method"), *(Column(name, True) for name in names)]
     lines: list[list[object]] = []
     styles = []
     for row in rows:
         ours: list[object] = [row.label, row.seeds, f"{row.images:,}{'' if row.complete else ' so far'}"]
-        ours += [_best(row, rows, get) for get in (_standard, _robust, _verified)]
+        ours += [_best(row, rows, get) for get in (_standard, _withstood, _robust, _verified)]
         lines.append([*ours, quantity_text(row.undecided), quantity_text(row.training_seconds, digits=0)])
         for paper in row.paper:
             name, standard, robust, verified, seconds = paper_cells(paper)
-            lines.append([f"paper: {name}", "", "", standard, robust, verified, "", seconds])
+            lines.append([f"paper: {name}", "", "", standard, "", robust, verified, "", seconds])
         styles += ["open" if row.paper else "", *["paper open"] * (len(row.paper) - 1), *["paper"] * bool(row.paper)]
     return table(place, columns, lines, styles=styles)
 
@@ -84,6 +101,10 @@ def _standard(row: Table1Row) -> Quantity:
     return row.standard
 
 
+def _withstood(row: Table1Row) -> Quantity:
+    return row.withstood
+
+
 def _robust(row: Table1Row) -> Quantity:
     return row.robust
 
@@ -93,36 +114,38 @@ def _verified(row: Table1Row) -> Quantity:
 
 
 def branching_section(rows: Sequence[BranchingRow]) -> Markup:
-    """Figures 2 and 5: a table, and a cactus plot of each network."""
+    """Figures 2 and 5: a table of each profile, and a cactus plot of each network."""
+    about = (
+        "Over the images that each network classifies correctly; a timeout is any image left undecided. "
+        f"{SUBPROBLEMS} On the right: figures 2 and 5 of {SOURCE}, CIFAR-10, on a graphics card, with 30 minutes for "
+        "each property."
+    )
+    parts = (part for search, members in by_search(rows).items() for part in _branching(search, members))
+    return join([element("p", about), *_warning(rows), *parts])
+
+
+def _branching(search: str, rows: Sequence[BranchingRow]) -> list[Markup]:
+    """One table and its plots."""
     columns = [Column("Network"), Column("Branching"), Column("Properties", True)]
-    columns += [Column(name, True) for name in ("Time, s", "Split", "Split time, s", "Subproblems", "Timeouts, %")]
+    columns += [Column(name, True) for name in ("Time, s", "Subproblems", "Timeouts, %")]
+    columns += [Column(name, True) for name in ("Split", "Split: time, s", "Split: subproblems")]
     columns += [Column(name, True, True) for name in ("Time, s", "Subproblems", "Timeouts, %")]
     lines, styles = [], []
     plots: list[Markup] = []
     for key, members in groupby(rows, _network):
         group = list(members)
         for k, row in enumerate(group):
-            name = f"{METHODS.get(row.network, row.network)}, ε\u00a0=\u00a0{row.setting}"
-            shown = name if k == 0 else element("span", name, class_="hidden")
+            shown = _title(key) if k == 0 else element("span", _title(key), class_="hidden")
             lines.append([shown, *_branching_line(row, group)])
             styles.append("first" if k == 0 and plots else "")
-        plots.append(_cactus(key, group))
-    groups = (("", 3), ("This work", 5), (SOURCE, 3))
+        plots.append(_cactus(f"{_title(key)}, {SEARCHES.get(search, search)}", group))
+    groups = (("", 3), ("This work", 6), (SOURCE, 3))
     places = sorted({f"{r.dataset}{f', scale {r.scale}' if r.scale else ''}" for r in rows})
-    about = (
-        "Over the images that each network classifies correctly; a timeout is any image left undecided. “Split” counts "
-        "the properties that the bounds at the root left open under some rule; their time is apart. Mean numbers of "
-        "subproblems are over the properties that neither UPB nor FSB timed out on, as in figures 2 and 5 of "
-        f"{SOURCE}, whose numbers are on the right: CIFAR-10, on a graphics card, with 30 minutes for each property."
-    )
-    return join(
-        [
-            element("p", about),
-            *_warning(rows),
-            table(f"Branching rules: {'; '.join(places)}", columns, lines, groups=groups, styles=styles),
-            element("div", *plots, class_="plots"),
-        ]
-    )
+    caption = f"Branching rules, {SEARCHES.get(search, search)}: {'; '.join(places)}"
+    return [
+        table(caption, columns, lines, groups=groups, styles=styles),
+        element("div", *plots, class_="plots"),
+    ]
 
 
 def _branching_line(row: BranchingRow, group: Sequence[BranchingRow]) -> list[object]:
@@ -138,16 +161,16 @@ def _branching_line(row: BranchingRow, group: Sequence[BranchingRow]) -> list[ob
         row.label,
         f"{row.properties:,}{'' if row.complete else ' so far'}",
         cell(f"{row.seconds:.2f}", row.seconds, [r.seconds for r in group]),
-        f"{row.searched:,}",
-        cell(mean_text(row.searched_seconds), row.searched_seconds, [r.searched_seconds for r in group]),
         cell(mean_text(row.subproblems), row.subproblems, [r.subproblems for r in group]),
         cell(f"{row.timeouts:.2f}", row.timeouts, [r.timeouts for r in group]),
+        f"{row.split:,}",
+        cell(mean_text(row.split_seconds), row.split_seconds, [r.split_seconds for r in group]),
+        cell(mean_text(row.split_subproblems), row.split_subproblems, [r.split_subproblems for r in group]),
         *theirs,
     ]
 
 
-def _cactus(key: tuple[str, str, str, str], group: Sequence[BranchingRow]) -> Markup:
-    title = f"{METHODS.get(key[2], key[2])}, ε\u00a0=\u00a0{key[3]}"
+def _cactus(title: str, group: Sequence[BranchingRow]) -> Markup:
     curves = [
         Curve(
             label=row.label,
@@ -164,5 +187,13 @@ def _cactus(key: tuple[str, str, str, str], group: Sequence[BranchingRow]) -> Ma
     return figure(title, line_chart(f"Cactus plot of branching rules, {title}", said, axes, curves), said, level="h3")
 
 
-def _network(row: BranchingRow) -> tuple[str, str, str, str]:
-    return row.scale, row.dataset, row.network, row.setting
+_Key = tuple[str, str, str, str, str]
+
+
+def _network(row: BranchingRow) -> _Key:
+    return row.scale, row.dataset, row.search, row.network, row.setting
+
+
+def _title(key: _Key) -> str:
+    _, _, _, network, setting = key
+    return f"{METHODS.get(network, network)}, ε\u00a0=\u00a0{setting}"

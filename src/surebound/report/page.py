@@ -139,7 +139,7 @@ def _sections(material: Material) -> list[Section]:
 
 
 def _overview(results: Sequence[Result]) -> Markup:
-    names = ("Standard", "Robust", "Verified", "Undecided", "Mean time, s")
+    names = ("Standard", "Withstood", "Robust", "Verified", "Undecided", "Mean time, s")
     columns = [Column("Run"), Column("Data set"), Column("ε", True), Column("Images", True)]
     columns += [Column(name, True) for name in names]
     lines = []
@@ -147,10 +147,11 @@ def _overview(results: Sequence[Result]) -> Markup:
         found = Accuracies.of_rows(result.rows)
         name = element("a", f"{k}. {run_title(result)}", href=f"#run-{k}")
         images = Cell(f"{found.images:,}{' so far' if result.missing else ''}", found.images)
-        shares = [f"{100 * s:.2f}" for s in (found.standard, found.robust, found.verified, found.undecided)]
+        kinds = (found.standard, found.withstood, found.robust, found.verified, found.undecided)
+        shares = [f"{100 * share:.2f}" for share in kinds]
         mean = sum(row.seconds for row in result.rows) / max(len(result.rows), 1)
         lines.append([Cell(name, k), result.run.dataset, result.run.eps, images, *shares, f"{mean:.3f}"])
-    caption = "All runs, accuracies in percent; the column heads sort"
+    caption = "All runs, accuracies in percent (withstood the first attack; robust against all that ran); heads sort"
     return table(caption, columns, lines, sortable=True, tall=len(results) > _TALL)
 
 

@@ -45,11 +45,13 @@ def run_title(result: Result) -> str:
         path = PurePath(result.run.model)
         name = f"{path.parent.name}/{path.name}" if path.name == "model.onnx" and path.parent.name else path.name
         parts = [name, result.run.dataset, f"ε\u00a0=\u00a0{result.run.eps}"]
+    if result.run.search != "default":
+        parts.append(f"search {result.run.search}")
     return ", ".join(str(part) for part in parts if part is not None)
 
 
 def headline(result: Result) -> Markup:
-    """The four accuracies of a run."""
+    """The accuracies of a run."""
     found, n = Accuracies.of_rows(result.rows), len(result.rows)
 
     def tile(label: str, share: float, meaning: str, colour: str) -> Tile:
@@ -60,7 +62,8 @@ def headline(result: Result) -> Markup:
     return tiles(
         [
             tile("Standard accuracy", found.standard, "classified correctly", "blue"),
-            tile("Robust accuracy", found.robust, "also withstood the attack", "purple"),
+            tile("Withstood the attack", found.withstood, "right, and not broken by the first attack", "blue"),
+            tile("Robust accuracy", found.robust, "right, and not broken by the search, either", "purple"),
             tile("Verified accuracy", found.verified, "proved robust", "green"),
             tile("Undecided", found.undecided, "out of time, or unknown", "amber"),
         ]

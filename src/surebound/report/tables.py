@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, stdev
+from typing import TypeVar
 
 from surebound.evaluate.store import Accuracies, Row, Store
 from surebound.report.numbers import number, radius
@@ -27,6 +28,17 @@ METHODS = {
     "relu-stability": "ReLU stability",
 }
 RULES = {"upb": "UPB", "fsb": "FSB", "sr": "SR"}
+SEARCHES = {"paper": "the paper's search", "default": "surebound's own search"}  # profiles of the verifier
+SUBPROBLEMS = (
+    "A subproblem is another class with some splits that was bounded, by whatever method, and counts once: a property "
+    "that intervals settle has as many as there are other classes, and each split makes two more. Mean subproblems are "
+    "over the properties that neither UPB nor FSB timed out on. Split are the properties that some rule had to split, "
+    "or left open; their means are apart."
+)
+ROBUST = (
+    "Withstood: right, and the first attack found nothing. Robust: right, and nothing that ran found a counterexample, "
+    "the search included."
+)
 _COUNTED = ("upb", "fsb")  # a property counts for the mean number of subproblems if neither of them timed out
 
 
@@ -36,13 +48,15 @@ class Table1Row:
 
     scale: str
     dataset: str
+    search: str  # the profile
     setting: str
     method: str
     seeds: int
     images: int  # of the seed with the fewest
     complete: bool
     standard: Quantity
-    robust: Quantity
+    withstood: Quantity  # the first attack
+    robust: Quantity  # all that ran
     verified: Quantity
     undecided: Quantity
     training_seconds: Quantity | None
@@ -59,16 +73,18 @@ class BranchingRow:
 
     scale: str
     dataset: str
+    search: str  # the profile
     setting: str
     network: str
     branching: str
     properties: int
     complete: bool
     seconds: float  # mean
-    searched: int  # properties that had to be split, under any of the rules
-    searched_seconds: float | None  # mean over these
     subproblems: float | None  # mean over `counted` properties, which neither UPB nor FSB timed out on
     counted: int
+    split: int  # properties that some rule had to split, or left open
+    split_seconds: float | None  # mean over these
+    split_subproblems: float | None  # mean over those of them that are counted
     timeouts: float  # percentage
     decided_seconds: tuple[float, ...]  # of each property that was decided, ascending: the cactus plot
     paper: PaperBranching | None
@@ -90,29 +106,31 @@ def branching(store: Store) -> list[BranchingRow]:
 
 def table1_of(results: Iterable[Result]) -> list[Table1Row]:
     """Table 1 from the runs of any number of stores."""
-    groups: dict[tuple[str, str, str, str], dict[str, Result]] = {}
+    groups: dict[_Key, dict[str, Result]] = {}
     for result in results:
         if result.run.notes.get("experiment") == "table1" and result.rows:
             key = (*_place(result), str(result.run.notes.get("method", "unknown")))
             groups.setdefault(key, {})[str(result.run.notes.get("seed"))] = result
     rows = [_table1_row(key, list(seeds.values())) for key, seeds in groups.items()]
-    return sorted(rows, key=lambda r: (r.scale, r.dataset, _size(r.setting), _order(METHODS, r.method)))
+    return sorted(rows, key=lambda r: (*_table(r), _size(r.setting), _order(METHODS, r.method)))
 
 
-def _table1_row(key: tuple[str, str, str, str], results: Sequence[Result]) -> Table1Row:
-    scale, dataset, setting, method = key
+def _table1_row(key: "_Key", results: Sequence[Result]) -> Table1Row:
+    scale, dataset, search, setting, method = key
     shares = [Accuracies.of_rows(result.rows) for result in results]
     seconds = [number(result.run.notes.get("training_seconds")) for result in results]
     seconds = [s for s in seconds if isfinite(s)]
     return Table1Row(
         scale=scale,
         dataset=dataset,
+        search=search,
         setting=setting,
         method=method,
         seeds=len(results),
         images=min(s.images for s in shares),
         complete=not any(result.missing for result in results),
         standard=_quantity([100 * s.standard for s in shares]),
+        withstood=_quantity([100 * s.withstood for s in shares]),
         robust=_quantity([100 * s.robust for s in shares]),
         verified=_quantity([100 * s.verified for s in shares]),
         undecided=_quantity([100 * s.undecided for s in shares]),
@@ -123,7 +141,7 @@ def _table1_row(key: tuple[str, str, str, str], results: Sequence[Result]) -> Ta
 
 def branching_of(results: Iterable[Result]) -> list[BranchingRow]:
     """Figures 2 and 5 from the runs of any number of stores."""
-    groups: dict[tuple[str, str, str, str], dict[str, Result]] = {}
+    groups: dict[_Key, dict[str, Result]] = {}
     for result in results:
         if result.run.notes.get("experiment") == "branching" and result.rows:
             key = (*_place(result), str(result.run.notes.get("network", "unknown")))
@@ -131,33 +149,40 @@ def branching_of(results: Iterable[Result]) -> list[BranchingRow]:
     rows = [row for key, rules in groups.items() for row in _branching_rows(key, rules)]
     return sorted(
         rows,
-        key=lambda r: (r.scale, r.dataset, _order(METHODS, r.network), _size(r.setting), _order(RULES, r.branching)),
+        key=lambda r: (*_table(r), _order(METHODS, r.network), _size(r.setting), _order(RULES, r.branching)),
     )
 
 
-def _branching_rows(key: tuple[str, str, str, str], rules: dict[str, Result]) -> list[BranchingRow]:
-    scale, dataset, setting, network = key
+def _branching_rows(key: "_Key", rules: dict[str, Result]) -> list[BranchingRow]:
+    scale, dataset, search, setting, network = key
     correct = {name: {row.image: row for row in result.rows if row.correct} for name, result in rules.items()}
     judges = [correct[name] for name in _COUNTED if name in correct]
-    split = {image for rows in correct.values() for image, row in rows.items() if row.stage == "search"}
+    split = {
+        image
+        for name, rows in correct.items()
+        for image, row in rows.items()
+        if row.subproblems > len(rules[name].run.classes) - 1 or not _decided(row)
+    }
     found = []
     for name, rows in correct.items():
         counted = [row for row in rows.values() if all(_decided(judge.get(row.image)) for judge in judges)]
-        searched = [row.seconds for image, row in rows.items() if image in split]
+        hard = [row for row in rows.values() if row.image in split]
         found.append(
             BranchingRow(
                 scale=scale,
                 dataset=dataset,
+                search=search,
                 setting=setting,
                 network=network,
                 branching=name,
                 properties=len(rows),
                 complete=not rules[name].missing,
                 seconds=fmean(row.seconds for row in rows.values()) if rows else 0.0,
-                searched=len(searched),
-                searched_seconds=fmean(searched) if searched else None,
-                subproblems=fmean(row.subproblems for row in counted) if counted else None,
+                subproblems=_mean([row.subproblems for row in counted]),
                 counted=len(counted),
+                split=len(hard),
+                split_seconds=_mean([row.seconds for row in hard]),
+                split_subproblems=_mean([row.subproblems for row in counted if row.image in split]),
                 timeouts=100 * sum(not _decided(row) for row in rows.values()) / max(len(rows), 1),
                 decided_seconds=tuple(sorted(row.seconds for row in rows.values() if _decided(row))),
                 paper=BRANCHING.get((setting, network, name)),
@@ -166,39 +191,50 @@ def _branching_rows(key: tuple[str, str, str, str], rules: dict[str, Result]) ->
     return found
 
 
+_Row = TypeVar("_Row", Table1Row, BranchingRow)
+
+
+def by_search(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
+    """The rows of each profile, which do not belong in one table."""
+    found: dict[str, list[_Row]] = {}
+    for row in rows:
+        found.setdefault(row.search, []).append(row)
+    return {name: found[name] for name in sorted(found, key=lambda name: _order(SEARCHES, name))}
+
+
 def table1_markdown(rows: Sequence[Table1Row]) -> str:
     """Table 1 in Markdown: percentages with sample standard deviations, the paper's rows beside ours."""
-    head = ["ε", "method", "seeds", "images", "standard", "robust", "verified", "undecided", "training [s]"]
+    head = ["ε", "method", "seeds", "images", "standard", "withstood", "robust", "verified", "undecided"]
+    head += ["training [s]"]
     head += [f"paper: {name}" for name in ("row", "standard", "robust", "verified", "runtime [s]")]
     lines = []
     for row in rows:
         ours = [row.setting, row.label, str(row.seeds), f"{row.images:,}" + ("" if row.complete else " so far")]
-        ours += [quantity_text(q) for q in (row.standard, row.robust, row.verified, row.undecided)]
+        shares = (row.standard, row.withstood, row.robust, row.verified, row.undecided)
+        ours += [quantity_text(share) for share in shares]
         ours += [quantity_text(row.training_seconds, digits=0)]
         for k, paper in enumerate(row.paper or (None,)):
             lines.append([*(ours if k == 0 else [""] * len(ours)), *paper_cells(paper)])
-    return _markdown(head, lines, texts=(0, 1, 9)) + _source("table 1", rows)
+    return _markdown(head, lines, texts=(0, 1, 10)) + _source("table 1", rows, f"{ROBUST} ")
 
 
 def branching_markdown(rows: Sequence[BranchingRow]) -> str:
     """Figures 2 and 5 in Markdown, the paper's numbers beside ours."""
-    head = ["network", "ε", "branching", "properties", "time [s]", "split", "their time [s]", "subproblems", "timeouts"]
+    head = ["network", "ε", "branching", "properties", "time [s]", "subproblems", "timeouts"]
+    head += ["split", "split: time [s]", "split: subproblems"]
     head += [f"paper: {name}" for name in ("time [s]", "subproblems", "timeouts")]
     lines = []
     for row in rows:
         network = METHODS.get(row.network, row.network)
         ours = [network, row.setting, row.label, f"{row.properties:,}" + ("" if row.complete else " so far")]
-        ours += [f"{row.seconds:.2f}", f"{row.searched:,}", mean_text(row.searched_seconds), mean_text(row.subproblems)]
+        ours += [f"{row.seconds:.2f}", mean_text(row.subproblems), f"{row.timeouts:.2f} %"]
+        ours += [f"{row.split:,}", mean_text(row.split_seconds), mean_text(row.split_subproblems)]
         paper = row.paper
         theirs = ["–"] * 3
         if paper is not None:
             theirs = [f"{paper.seconds:.2f}", f"{paper.subproblems:,.2f}", f"{paper.timeouts:.2f} %"]
-        lines.append([*ours, f"{row.timeouts:.2f} %", *theirs])
-    note = (
-        "Split: how many properties the bounds at the root left open under some rule, and the mean time of those. "
-        "Mean subproblems are over the properties that neither UPB nor FSB timed out on. "
-    )
-    return _markdown(head, lines, texts=(0, 1, 2)) + _source("figures 2 and 5", rows, note)
+        lines.append([*ours, *theirs])
+    return _markdown(head, lines, texts=(0, 1, 2)) + _source("figures 2 and 5", rows, f"{SUBPROBLEMS} ")
 
 
 def mean_text(value: float | None) -> str:
@@ -232,18 +268,32 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]], texts: Sequen
 
 
 def _source(part: str, rows: Sequence[Table1Row] | Sequence[BranchingRow], note: str = "") -> str:
-    scales = sorted({(row.scale, row.dataset) for row in rows})
-    here = "; ".join(f"{dataset} at scale {scale}" if scale else dataset for scale, dataset in scales)
+    scales = sorted({(row.scale, row.dataset, row.search) for row in rows})
+    here = "; ".join(
+        f"{dataset}{f' at scale {scale}' if scale else ''}, {SEARCHES.get(search, search)}"
+        for scale, dataset, search in scales
+    )
     return f"\n{note}Ours: {here or 'no runs'}. Paper: {SOURCE}, {part}, CIFAR-10.\n"
 
 
-def _place(result: Result) -> tuple[str, str, str]:
-    notes = result.run.notes
-    return str(notes.get("scale", "")), result.run.dataset, str(notes.get("setting", result.run.eps))
+_Key = tuple[str, str, str, str, str]
+
+
+def _place(result: Result) -> tuple[str, str, str, str]:
+    run, notes = result.run, result.run.notes
+    return str(notes.get("scale", "")), run.dataset, run.search, str(notes.get("setting", run.eps))
+
+
+def _table(row: Table1Row | BranchingRow) -> tuple[str, str, tuple[int, str]]:
+    return row.scale, row.dataset, _order(SEARCHES, row.search)
 
 
 def _decided(row: Row | None) -> bool:
     return row is not None and row.outcome not in ("timeout", "unknown")
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _quantity(values: Sequence[float]) -> Quantity:

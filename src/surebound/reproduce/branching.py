@@ -1,16 +1,16 @@
-"""Branching: UPB, FSB and SR on networks of IBP-R and COLT, image by image, side by side."""
+"""Branching: UPB, FSB and SR on networks of IBP-R and COLT, image by image, side by side, with each profile."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from surebound.evaluate.store import Store
-from surebound.report.tables import branching, branching_markdown
+from surebound.report.tables import branching, branching_markdown, by_search
 from surebound.reproduce.experiment import Plan, Summary, check, cores, document, failure, refuse, write, write_page
 from surebound.reproduce.job import Job
 from surebound.reproduce.lock import locked
 from surebound.reproduce.place import Place
 from surebound.reproduce.pool import Ended, OnStatus, Pool
-from surebound.reproduce.scales import NETWORKS, RULES, Cell
+from surebound.reproduce.scales import NETWORKS, PROFILES, RULES, Cell
 
 if TYPE_CHECKING:
     from surebound.data.dataset import Dataset
@@ -25,6 +25,7 @@ _TIMING = (
 def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
     """Train what is missing, verify what is missing with every rule, and write the table."""
     place, failures = plan.place, list[str]()
+    searches = PROFILES if plan.search is None else (plan.search,)
     cells = [Cell(s, m) for s, m in NETWORKS if s in plan.settings and m in plan.methods]
     dataset = check(place)
     with locked(place.path) as lock:
@@ -39,19 +40,21 @@ def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
         if missing:
             with Pool(plan.workers or cores(), place, lock) as pool:
                 pool.run(missing, then=then, total=len(missing), on_status=on_status)
-        jobs = _jobs(place, [cell for cell in cells if place.trained(cell)], dataset)
+        trained = [cell for cell in cells if place.trained(cell)]
+        jobs = [job for search in searches for job in _jobs(place, trained, dataset, search)]
         del dataset
         with Pool(plan.workers or 1, place, lock) as pool:
             pool.run(jobs, then=then, total=len(jobs), on_status=on_status)
         with Store(place.store("branching"), readonly=True) as store:
-            body = f"{branching_markdown(branching(store))}\n{_TIMING}"
-        text = document("Branching", place.scale, body, failures, place.scale.differs_branching)
+            rows = by_search(branching(store)) or {search: [] for search in searches}
+        tables = {search: branching_markdown(part) for search, part in rows.items()}
+        text = document("branching", place.scale, tables, failures, _TIMING)
         write(place.path / "branching.md", text)
         files = (place.path / "branching.md", write_page(place, place.store("branching")))
     return Summary(markdown=text, files=files, failures=tuple(failures))
 
 
-def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset") -> list[Job]:
+def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset", search: str) -> list[Job]:
     """Every image of every network that some rule has not been tried on."""
     from surebound.evaluate.certify import expect_same_data
     from surebound.reproduce.perform import branching_task
@@ -59,7 +62,7 @@ def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset") -> list[Job]:
     jobs = []
     with Store(place.store("branching")) as store:
         for cell in cells:
-            tasks = {rule: branching_task(place, cell, dataset, rule) for rule in RULES}
+            tasks = {rule: branching_task(place, cell, dataset, rule, search) for rule in RULES}
             described = {rule: task.describe() for rule, task in tasks.items()}
             for run in described.values():
                 expect_same_data(store, run)
@@ -68,5 +71,6 @@ def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset") -> list[Job]:
             for image in tasks[RULES[0]].images:
                 left = {rule: run for rule, run in runs.items() if image not in done[rule]}
                 if left:
-                    jobs.append(Job(kind="branch", cell=cell, image=image, first=image % len(RULES), runs=left))
+                    first = image % len(RULES)
+                    jobs.append(Job(kind="branch", cell=cell, image=image, first=first, runs=left, search=search))
     return jobs

@@ -1,7 +1,7 @@
 """What both experiments share: a plan, checks before any work, and what comes out."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from surebound.errors import UsageError
 from surebound.evaluate.store import Store
 from surebound.files import replacing
+from surebound.report.tables import SEARCHES
 from surebound.reproduce.place import Place
 from surebound.reproduce.pool import Ended
 from surebound.reproduce.scales import METHODS, SETTINGS, Cell, Scale
 
 if TYPE_CHECKING:
     from surebound.data.dataset import Dataset
+
+_TITLES = {"table1": "Table 1", "branching": "Branching"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,7 @@ class Plan:
     workers: int | None = None
     settings: tuple[str, ...] = tuple(SETTINGS)
     methods: tuple[str, ...] = METHODS
+    search: str | None = None  # the verifier's profile; None: the default for table 1, each for branching
     steps: int | None = None  # try each training for so many steps, and nothing else
 
 
@@ -71,13 +75,15 @@ def failure(ended: Ended) -> str:
     return f"{ended.job} failed: {ended.reason}"
 
 
-def document(title: str, scale: Scale, body: str, failures: Sequence[str], differs: Sequence[str]) -> str:
-    """A summary in Markdown: the table, what failed, and what differs from the paper."""
-    parts = [f"# {title}, scale {scale.name}", body]
+def document(experiment: str, scale: Scale, tables: Mapping[str, str], failures: Sequence[str], note: str = "") -> str:
+    """A summary in Markdown: the table of each profile with what differs from the paper below it, and what failed."""
+    parts = [f"# {_TITLES[experiment]}, scale {scale.name}"]
+    for search, table in tables.items():
+        points = "\n".join(f"- {sentence}" for sentence in scale.differences(experiment, search))
+        parts += [f"## With {SEARCHES[search]}", table, f"### What differs from the paper\n\n{points}"]
+    parts += [note] * bool(note)
     if failures:
         parts.append("## Failed\n\n" + "\n".join(f"- {sentence}" for sentence in failures))
-    points = "\n".join(f"- {sentence}" for sentence in (*scale.differs, *differs))
-    parts.append(f"## What differs from the paper\n\n{points}")
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -15,6 +15,7 @@ class Job:
 
     kind: Kind
     cell: Cell
+    search: str = "default"  # the verifier's profile
     steps: int = 0  # of a trial
     image: int = 0  # to branch on
     first: int = 0  # which rule goes first
@@ -29,7 +30,7 @@ class Job:
             case "certify":
                 return f"certifying {self.cell}"
             case "branch":
-                return f"branching on {self.cell}, image {self.image}"
+                return f"branching on {self.cell}, image {self.image}, search {self.search}"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

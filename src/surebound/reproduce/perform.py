@@ -49,7 +49,7 @@ class Performer:
             case "try":
                 return self._try(job.cell, job.steps, say)
             case "certify":
-                return self._certify(job.cell, say)
+                return self._certify(job.cell, job.search, say)
             case "branch":
                 return self._branch(job)
 
@@ -99,7 +99,7 @@ class Performer:
         pace = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else times[0] - begin
         return {"steps": last.step, "loss": last.loss, "pace": pace, "whole": pace * last.steps}
 
-    def _certify(self, cell: Cell, say: Say) -> Result:
+    def _certify(self, cell: Cell, search: str, say: Say) -> Result:
         def report(progress: CertifyProgress) -> None:
             say(progress.share, f"{progress.done:,} of {progress.total:,} images")
 
@@ -110,7 +110,7 @@ class Performer:
             seed=cell.seed,
             training_seconds=self._place.training_seconds(cell),
         )
-        task = table1_task(self._place, cell, self.dataset, notes)
+        task = table1_task(self._place, cell, self.dataset, search, notes)
         found = certify(task, self._place.store("table1"), resume=True, on_progress=report).accuracies
         return {"images": found.images, **{n: getattr(found, n) for n in ("standard", "robust", "verified")}}
 
@@ -120,27 +120,35 @@ class Performer:
         return self._bench.compare(job)
 
 
-def table1_task(place: Place, cell: Cell, dataset: "Dataset", notes: Mapping[str, Any]) -> Task:
+def _settings(place: Place, search: str, **more: Any) -> Settings:
+    """With the first attack of a profile at the place's scale."""
+    if search == "paper":
+        steps, restarts, targets = place.scale.attack
+        more |= {"steps": steps, "restarts": restarts, "targets": targets}
+    return Settings(search=search, **more)
+
+
+def table1_task(place: Place, cell: Cell, dataset: "Dataset", search: str, notes: Mapping[str, Any]) -> Task:
     """How a network is certified for table 1."""
     return Task(
         model=place.folder(cell),
         dataset=dataset,
         eps=cell.eps,
         images=range(min(place.scale.images, len(dataset.test))),
-        settings=Settings(timeout=place.scale.timeout, branching="upb"),
+        settings=_settings(place, search, timeout=place.scale.timeout, branching="upb"),
         notes=notes,
         command=place.command,
     )
 
 
-def branching_task(place: Place, cell: Cell, dataset: "Dataset", rule: str) -> Task:
-    """How a network is verified with a branching rule."""
+def branching_task(place: Place, cell: Cell, dataset: "Dataset", rule: str, search: str) -> Task:
+    """How a network is verified with a branching rule and a profile."""
     return Task(
         model=place.folder(cell),
         dataset=dataset,
         eps=cell.eps,
         images=range(min(place.scale.branching_images, len(dataset.test))),
-        settings=Settings(timeout=place.scale.branching_timeout, branching=rule, early_stop=False),
+        settings=_settings(place, search, timeout=place.scale.branching_timeout, branching=rule, early_stop=False),
         notes=place.notes("branching", cell, network=cell.method, branching=rule),
         command=place.command,
     )
@@ -153,7 +161,7 @@ class _Bench:
     def __init__(self, place: Place, dataset: "Dataset") -> None:
         self._place, self._dataset = place, dataset
         self._store = Store(place.store("branching"))
-        self._subject: tuple[Cell, Task, Certifier] | None = None
+        self._subject: tuple[tuple[Cell, str], Task, Certifier] | None = None
         self._warm = False
 
     def compare(self, job: Job) -> Result:
@@ -162,8 +170,8 @@ class _Bench:
         What happens before the search is done once and counts for every rule. Who goes first changes from image to
         image, so that whatever else the machine does falls on all rules alike.
         """
-        if self._subject is None or self._subject[0] != job.cell:
-            self._subject = self._load(job.cell)
+        if self._subject is None or self._subject[0] != (job.cell, job.search):
+            self._subject = self._load(job.cell, job.search)
         _, task, certifier = self._subject
         rows, open_ = certifier.screen([task.sample(job.image)])
         if open_ and not self._warm:
@@ -175,9 +183,9 @@ class _Bench:
                 self._store.add(job.runs[rule], found[rule])
         return {rule: [row.outcome, round(row.seconds, 3)] for rule, row in found.items()}
 
-    def _load(self, cell: Cell) -> tuple[Cell, Task, Certifier]:
-        task = branching_task(self._place, cell, self._dataset, RULES[0])
-        return cell, task, Certifier(load_model(task.file), cell.eps, task.settings)
+    def _load(self, cell: Cell, search: str) -> tuple[tuple[Cell, str], Task, Certifier]:
+        task = branching_task(self._place, cell, self._dataset, RULES[0], search)
+        return (cell, search), task, Certifier(load_model(task.file), cell.eps, task.settings)
 
     def _warm_up(self, certifier: Certifier, image: Open) -> None:
         """The first search of a process also imports and allocates, which is no rule's fault."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, final
 
+from surebound import interrupts
 from surebound.reproduce.job import Job
 from surebound.reproduce.pace import Pace
 from surebound.reproduce.place import Place
@@ -62,15 +63,16 @@ class _Worker:
     def __init__(self, place: Place, lock: int, log: IO[bytes], events: "SimpleQueue[tuple[_Worker, Any]]") -> None:
         paths = [_PACKAGE, *filter(None, [os.environ.get("PYTHONPATH")])]
         threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": os.pathsep.join(paths)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "surebound.reproduce.worker", place.to_json()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=os.environ | threads,
-            pass_fds=(lock,),
-            text=True,
-        )
+        with interrupts.shielded():
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "surebound.reproduce.worker", place.to_json()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | threads,
+                pass_fds=(lock,),
+                text=True,
+            )
         self.job: Job | None = None
         self.share, self.text, self.began = 0.0, "", 0.0
         self._listener = threading.Thread(target=self._listen, args=(events,), daemon=True)
@@ -182,7 +184,8 @@ class Pool:
                 return worker
         if len(self._workers) == self._count:
             return None
-        self._workers.append(_Worker(self._place, self._lock, self._log, self._events))
+        with interrupts.held():  # one that is started is one that is ended
+            self._workers.append(_Worker(self._place, self._lock, self._log, self._events))
         return self._workers[-1]
 
     def _heard(self, worker: _Worker, reply: dict[str, Any] | None) -> Ended | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from surebound.evaluate.store import Store
-from surebound.report.tables import table1, table1_markdown
+from surebound.report.tables import by_search, table1, table1_markdown
 from surebound.reproduce.experiment import (
     Plan,
     Summary,
@@ -32,27 +32,28 @@ def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
         refuse(place, "table 1", taken=not plan.resume and (store.exists() or begun(place, cells)))
         trained = [place.trained(cell) for cell in cells]
         settle(store)  # made by one process, before several write to it
-        jobs = [Job(kind="certify", cell=c) for c, ready in zip(cells, trained, strict=True) if ready]
+        search = plan.search or "default"
+        jobs = [Job(kind="certify", cell=c, search=search) for c, ready in zip(cells, trained, strict=True) if ready]
         jobs += [Job(kind="train", cell=c) for c, ready in zip(cells, trained, strict=True) if not ready]
 
         def then(ended: Ended) -> Sequence[Job]:
             if ended.result is None:
                 failures.append(failure(ended))
             elif ended.job.kind == "certify":  # the table so far
-                write(place.path / "table1.md", _markdown(place, failures))
+                write(place.path / "table1.md", _markdown(place, search, failures))
             else:
-                return [Job(kind="certify", cell=ended.job.cell)]
+                return [Job(kind="certify", cell=ended.job.cell, search=search)]
             return []
 
         with Pool(plan.workers or cores(), place, lock) as pool:
             pool.run(jobs, then=then, total=2 * len(cells) - sum(trained), on_status=on_status)
-        text = _markdown(place, failures)
+        text = _markdown(place, search, failures)
         write(place.path / "table1.md", text)
         files = (place.path / "table1.md", write_page(place, store))
     return Summary(markdown=text, files=files, failures=tuple(failures))
 
 
-def _markdown(place: Place, failures: Sequence[str]) -> str:
+def _markdown(place: Place, search: str, failures: Sequence[str]) -> str:
     with Store(place.store("table1"), readonly=True) as store:
-        body = table1_markdown(table1(store))
-    return document("Table 1", place.scale, body, failures, place.scale.differs_table1)
+        rows = by_search(table1(store)) or {search: []}
+    return document("table1", place.scale, {name: table1_markdown(part) for name, part in rows.items()}, failures)

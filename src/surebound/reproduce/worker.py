@@ -7,7 +7,6 @@ training is saved first, everything else can be left as it is.
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO, Any, final
 
+from surebound import interrupts
 from surebound.errors import SureboundError
 from surebound.reproduce.job import Job
 from surebound.reproduce.place import Place
@@ -42,8 +42,8 @@ class _Orders:
         late = time.monotonic() + GRACE
         while True:
             job = self.current
-            if job is not None and (job.kind not in ("train", "try") or time.monotonic() > late):
-                os._exit(1)
+            if job is None or job.kind not in ("train", "try") or time.monotonic() > late:
+                os._exit(0 if job is None else 1)
             time.sleep(0.05)
 
     def next(self) -> Job | None:
@@ -77,7 +77,7 @@ class _Replies:
 
 def main() -> None:
     """Do jobs until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who gives the orders decides
+    interrupts.ignore()
     replies, orders = _Replies(), _Orders()
     place = Place.from_json(sys.argv[1])
 

@@ -46,6 +46,7 @@ class Batch:
     eps: float  # the radius of this step
     kappa: float  # κ of this step: the weight of the robust part
     ramp: float  # how much of the ramp is over, from 0 to 1
+    risen: float  # eps over the radius that it rises to, from 0 to 1
     stage: int = 0
     draws: Draws
 

@@ -10,20 +10,23 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from surebound.config import shown
 from surebound.errors import MissingFileError, UsageError
 from surebound.files import replacing
 
 FORMAT = "surebound checkpoint 1"
 _KEY = "surebound"  # of the metadata: a single one, because safetensors writes several in any order
 _WEIGHTS, _OPTIMISER = "weights.", "optimiser."
+_COUNTER = "step"  # of an optimiser's state: the one entry that is not shaped like its parameter
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,11 +72,16 @@ def load(path: str | Path) -> Checkpoint:
             raise UsageError(f"checkpoint '{path}' has the format '{record['format']}'; expected '{FORMAT}'")
         weights = {name.removeprefix(_WEIGHTS): t for name, t in tensors.items() if name.startswith(_WEIGHTS)}
         optimiser = _unpack(record["optimiser"], tensors)
-        return Checkpoint(
-            weights=weights, optimiser=optimiser, step=record["step"], stage=record["stage"], meta=record["meta"]
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        step, stage, meta = record["step"], record["stage"], record["meta"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"checkpoint '{path}' is damaged; expected a file that a training run saved") from error
+    for name, count in (("step", step), ("stage", stage)):
+        if type(count) is not int or count < 0:
+            raise UsageError(f"checkpoint '{path}' has {shown(count)} as its {name}; expected a whole number from 0 up")
+    for name, table in (("optimiser", optimiser), ("meta", meta)):
+        if not isinstance(table, dict):
+            raise UsageError(f"checkpoint '{path}' has {shown(table)} as its {name}; expected a table")
+    return Checkpoint(weights=weights, optimiser=optimiser, step=step, stage=stage, meta=meta)
 
 
 def save_weights(path: str | Path, module: nn.Module) -> None:
@@ -103,30 +111,62 @@ def restore_weights(module: nn.Module, weights: Mapping[str, Tensor], *, source:
 def restore_optimiser(
     optimiser: torch.optim.Optimizer, state: Mapping[str, Any], *, source: str = "the checkpoint"
 ) -> None:
-    """Give an optimiser the state it had, in the memory layout of its parameters."""
+    """Give an optimiser the state it had, in the memory layout of its parameters.
+
+    Its settings are its own, apart from the learning rates, which change from step to step.
+    """
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    groups = [len(group["params"]) for group in optimiser.param_groups]
-    stored = [len(group["params"]) for group in state["param_groups"]]
-    if stored != groups:
-        raise UsageError(f"{source} has an optimiser of {stored} parameters; expected {groups}")
-    # The file counts parameters through all groups, as torch does.
-    placed = {
-        index: {
-            name: _placed(value, parameters[index], f"'{name}' of parameter {index} of {source}")
-            for name, value in entries.items()
-        }
-        for index, entries in state["state"].items()
-    }
-    optimiser.load_state_dict({"state": placed, "param_groups": state["param_groups"]})
+    own, stored = optimiser.state_dict()["param_groups"], _list_of_tables(state.get("param_groups"))
+    counts = [len(group["params"]) if isinstance(group.get("params"), list) else 0 for group in stored]
+    expected = [len(group["params"]) for group in own]
+    if counts != expected:
+        raise UsageError(f"{source} has an optimiser of {counts} parameters; expected {expected}")
+    groups = [mine | {"lr": _rate(theirs.get("lr"), source)} for mine, theirs in zip(own, stored, strict=True)]
+    names = [_state_names(group) for group in own for _ in group["params"]]
+    entries = state.get("state")
+    if not isinstance(entries, dict) or (any(names) and not entries):
+        raise UsageError(f"{source} has {shown(entries)} as its optimiser's state; expected one for each parameter")
+    placed = {}
+    for index, entry in entries.items():  # the file counts parameters through all groups, as torch does
+        if type(index) is not int or not 0 <= index < len(parameters):
+            last = len(parameters) - 1
+            raise UsageError(f"{source} has a state of parameter {shown(index)}; expected parameters from 0 to {last}")
+        placed[index] = _placed(entry, parameters[index], names[index], f"of parameter {index} of {source}")
+    optimiser.load_state_dict({"state": placed, "param_groups": groups})
 
 
-def _placed(value: Any, parameter: Tensor, what: str) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    if value.ndim == 0:  # a counter
-        return value.clone()
-    _check_fits(value, parameter, what)
-    return torch.empty_like(parameter, requires_grad=False).copy_(value)
+def _list_of_tables(value: object) -> list[dict[str, Any]]:
+    return value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else []
+
+
+def _rate(value: object, source: str) -> float:
+    if type(value) not in (float, int) or not 0 < value < inf:  # type: ignore[operator]
+        raise UsageError(f"{source} has {shown(value)} as a learning rate; expected a positive number")
+    return cast(float, value)
+
+
+def _state_names(group: Mapping[str, Any]) -> set[str]:
+    """What SGD, Adam and AdamW keep for each parameter of a group once they have made a step."""
+    if "betas" in group:
+        return {_COUNTER, "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])}
+    return {"momentum_buffer"} if group["momentum"] else set()
+
+
+def _placed(entry: object, parameter: Tensor, names: set[str], what: str) -> dict[str, Tensor]:
+    """The optimiser's state of one parameter, in its memory layout."""
+    found = {name: value for name, value in entry.items() if value is not None} if isinstance(entry, dict) else {}
+    if found.keys() != names:
+        has, wanted = (", ".join(sorted(map(str, some))) or "nothing" for some in (found, names))
+        raise UsageError(f"the optimiser's state {what} holds {has}; expected {wanted}")
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise UsageError(f"'{name}' {what} is {shown(value)}; expected a tensor")
+        like = torch.zeros(()) if name == _COUNTER else parameter
+        _check_fits(value, like, f"'{name}' {what}")
+        if name == _COUNTER and not 0 <= float(value) < inf:
+            raise UsageError(f"'{name}' {what} is {float(value)}; expected a count of steps")
+        found[name] = torch.empty_like(like, requires_grad=False).copy_(value)
+    return found
 
 
 def _check_fits(tensor: Tensor, like: Tensor, what: str) -> None:

@@ -14,6 +14,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +27,20 @@ from surebound.train.batch import PER_STAGE, Loss
 from surebound.train.initialise import INITIALISATIONS
 
 OWN = "own"
+VARIANTS = ("cpu", "day")  # of presets: minutes on two cores, and hours with the networks of the IBP-R paper
 _LARGEST = 3.4028234663852886e38  # of float32
+_MOST = {  # of counts, by the last part of their name: far beyond what has ever been of use, but not what never ends
+    "attack_steps": 10_000,
+    "classifier_layers": 1_000,
+    "epochs": 10**6,
+    "mixing": 10**6,
+    "projections": 10_000,
+    "restarts": 1_000,
+    "stages": 100,
+    "steps": 10_000,
+    "warmup": 10**6,
+}
+_MOST_OTHERS = 10**9  # images, epochs between two events
 PerStage = float | tuple[float, ...]
 """One value for all stages, or one for each."""
 
@@ -51,16 +65,19 @@ def _at_least(where: str, least: int, **values: float) -> None:
             raise UsageError(f"{where}.{name} is {value}; expected at least {least}")
 
 
-def _expect_float32(value: object, where: str = "") -> None:
-    """Refuse numbers that training's arithmetic cannot hold."""
+def _expect_bounded(value: object, where: str = "") -> None:
+    """Refuse numbers that training's arithmetic cannot hold, and counts that no run would ever reach."""
     if isinstance(value, float) and not abs(value) <= _LARGEST:
         raise UsageError(f"{where} is {value:g}; expected a number from {-_LARGEST:g} to {_LARGEST:g}, as in float32")
+    most = _MOST.get(where.rpartition(".")[2], _MOST_OTHERS)
+    if isinstance(value, int) and value > most and where != "seed":
+        raise UsageError(f"{where} is {value}; expected at most {most}")
     if isinstance(value, tuple):
         for item in value:
-            _expect_float32(item, where)
+            _expect_bounded(item, where)
     if is_dataclass(value):
         for field in fields(value):
-            _expect_float32(getattr(value, field.name), f"{where}.{field.name}" if where else field.name)
+            _expect_bounded(getattr(value, field.name), f"{where}.{field.name}" if where else field.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +205,7 @@ class TrainConfig:
             raise UsageError(f"eps is {self.eps}; expected a radius from 0 to 1, in pixels scaled to [0, 1]")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed is {self.seed}; expected a whole number from 0 to 2**63 - 1")
-        _expect_float32(self)
+        _expect_bounded(self)
         _check_stages("optimiser.lr", self.optimiser.lr, self.schedule.stages)
         late = [m for m in self.optimiser.milestones if not 0 <= m < self.schedule.epochs]
         if late:
@@ -219,22 +236,33 @@ def read_config(source: str | Path, assignments: Sequence[str] = ()) -> TrainCon
 
 
 def presets() -> list[str]:
-    """The names of all presets, each with its variant for a CPU."""
-    names = sorted(f.name.removesuffix(".toml") for f in _folder().iterdir() if f.name.endswith(".toml"))
-    return [variant for name in names if not _is_base(name) for variant in (name, f"{name}-cpu")]
+    """The names of all presets, each with its variants."""
+    return list(_names())
 
 
 def preset(name: str) -> Table:
-    """The table of a preset: its own keys over those of its `base` and, for NAME-cpu, those of their `[cpu]` tables."""
+    """The table of a preset: its own keys over those of its `base` and, for NAME-cpu, those of their `[cpu]` tables.
+
+    Every preset has a variant for a CPU, the same as itself where it has no such table; NAME-day is where `[day]` is.
+    """
     known = presets()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UsageError(f"unknown preset '{name}'; {hint}'surebound train --list' shows all {len(known)}")
-    cpu = name.endswith("-cpu")
-    table = _read_preset(name.removesuffix("-cpu"))
-    own = table.pop("cpu", {})
-    return merge(table, own) if cpu else table
+    wanted = next((v for v in VARIANTS if name.endswith(f"-{v}")), None)
+    table = _read_preset(name if wanted is None else name.removesuffix(f"-{wanted}"))
+    changes = {variant: table.pop(variant, {}) for variant in VARIANTS}
+    return table if wanted is None else merge(table, changes[wanted])
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    found = []
+    for name in sorted(f.name.removesuffix(".toml") for f in _folder().iterdir() if f.name.endswith(".toml")):
+        if not _is_base(name):
+            found += [name, f"{name}-cpu", *([f"{name}-day"] if "day" in _read_preset(name) else [])]
+    return tuple(found)
 
 
 def _folder() -> Any:

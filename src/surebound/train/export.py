@@ -91,8 +91,9 @@ class _Writer:
     def _module(self, name: str, m: nn.Module) -> None:
         match m:
             case Normalise():
-                self._node("Sub", f"{name}.centred", {f"{name}.mean": m.mean})
-                self._node("Div", name, {f"{name}.std": m.std})
+                # With an axis for the batch, like the input: α,β-CROWN asserts as many axes as that has.
+                self._node("Sub", f"{name}.centred", {f"{name}.mean": m.mean[None]})
+                self._node("Div", name, {f"{name}.std": m.std[None]})
             case nn.Conv2d() if m.padding_mode == "zeros" and not isinstance(m.padding, str):
                 self._node(
                     "Conv",

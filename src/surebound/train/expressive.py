@@ -43,7 +43,7 @@ def check(name: str, loss: Expressive) -> None:
 
 
 def expressive(chain: Chain, batch: Batch, loss: Expressive) -> Terms:
-    """κ combine(…) + (1 − κ) CE(f(x), y) + λ₀ (1 − ramp) (L_tightness + L_relu) + λ ‖θ‖₁.
+    """κ combine(…) + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ ‖θ‖₁.
 
     The attack runs over the box of radius `attack_inflation` · ε, the bounds over that of radius ε.
     """

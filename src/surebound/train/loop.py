@@ -11,17 +11,18 @@ since then exactly, and ends with the weights of an undisturbed one, bit for bit
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, final
 
 import torch
 from torch import nn
 
+from surebound.config import shown
 from surebound.data.dataset import Augmentation, Dataset
 from surebound.errors import TrainingError, UsageError
 from surebound.train.batch import Batch, Draws
 from surebound.train.chain import Chain
-from surebound.train.checkpoint import restore_optimiser
+from surebound.train.checkpoint import Checkpoint, restore_optimiser
 from surebound.train.config import TrainConfig
 from surebound.train.folder import Folder
 from surebound.train.parallel import World, average_gradients, mean_over_processes
@@ -57,6 +58,15 @@ class _Tally:
     seconds: float = 0.0
     sums: dict[str, tuple[float, int]] = field(default_factory=dict)  # and how many
 
+    @staticmethod
+    def read(stored: object, source: str) -> "_Tally":
+        """The tally of a checkpoint."""
+        if isinstance(stored, dict) and stored.keys() == {"seconds", "sums"} and isinstance(stored["sums"], dict):
+            seconds, sums = stored["seconds"], stored["sums"]
+            if type(seconds) in (float, int) and 0 <= seconds < inf and all(map(_is_sum, sums.values())):
+                return _Tally(seconds, {name: (total, count) for name, (total, count) in sums.items()})
+        raise UsageError(f"{source} has {shown(stored)} as its tally; expected seconds, and sums with their counts")
+
     def add(self, values: dict[str, float]) -> None:
         for name, value in values.items():
             total, count = self.sums.get(name, (0.0, 0))
@@ -70,6 +80,11 @@ class _Tally:
         means = {name: self.mean(name) for name in self.sums}
         self.sums = {}
         return means
+
+
+def _is_sum(pair: object) -> bool:
+    """Whether it is a sum, and of how many."""
+    return isinstance(pair, list | tuple) and [*map(type, pair)] == [float, int] and pair[1] > 0
 
 
 @final
@@ -189,6 +204,7 @@ class Loop:
             eps=moment.eps,
             kappa=moment.kappa,
             ramp=moment.ramp,
+            risen=moment.risen,
             stage=moment.stage,
             draws=Draws(self._config.seed, _LOSS, step, size=size, part=self._share, device=self._device),
         )
@@ -244,14 +260,27 @@ class Loop:
     def _restore(self) -> tuple[int, torch.optim.Optimizer | None]:
         """The step to go on with, and the optimiser as it was."""
         found = self._folder.restore(self._chain.module)
+        optimiser = None
+        if found is not None:
+            source = f"the checkpoint in '{self._folder.path}'"
+            self._expect_within_plan(found, source)
+            optimiser = self._begin_stage(found.stage)
+            restore_optimiser(optimiser, found.optimiser, source=source)
+            self._tally = _Tally.read(found.meta.get("tally"), source)
+        step = 0 if found is None else found.step
         if self._world.is_main:
-            self.validation = self._folder.rewind(0 if found is None else found.step)
-        if found is None:
-            return 0, None
-        optimiser = self._begin_stage(found.stage)
-        restore_optimiser(optimiser, found.optimiser)
-        self._tally = _Tally(**found.meta["tally"])
-        return found.step, optimiser
+            self.validation = self._folder.rewind(step)
+        return step, optimiser
+
+    def _expect_within_plan(self, found: Checkpoint, source: str) -> None:
+        """Refuse a checkpoint that this run cannot have saved."""
+        if not 1 <= found.step <= self.plan.steps:
+            raise UsageError(
+                f"{source} has step {found.step}; expected one from 1 to {self.plan.steps}, the run's last"
+            )
+        stage = self.plan.at(found.step - 1).stage
+        if found.stage != stage:
+            raise UsageError(f"{source} has stage {found.stage}; expected {stage}, in which step {found.step} ends")
 
     def _report(self, done: int) -> bool:
         """Say where the run is; whether whoever listens wants it to stop, by a KeyboardInterrupt."""

@@ -8,13 +8,14 @@ _MID = 0.25  # of the smooth ramp, up to which it is a power
 _POWER = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Moment:
     """A step's place in the schedule."""
 
     stage: int
     epoch: int  # of the stage
-    ramp: float
+    ramp: float  # the share of the ramp that is over
+    risen: float  # eps over the radius after the ramp
     eps: float
     kappa: float
     lr: float
@@ -53,9 +54,16 @@ class Plan:
         stage, within = divmod(step, self.stage_steps)
         epoch = within // self.epoch_steps
         ramp = self._ramp(within)
+        risen = self._risen(within, ramp)
         low, high = self.schedule.kappa
         return Moment(
-            stage, epoch, ramp, self._eps(stage, within, ramp), low + (high - low) * ramp, self._lr(stage, epoch)
+            stage=stage,
+            epoch=epoch,
+            ramp=ramp,
+            risen=risen,
+            eps=self.eps * at_stage(self.schedule.inflation, stage) * risen,
+            kappa=low + (high - low) * ramp,
+            lr=self._lr(stage, epoch),
         )
 
     def _ramp(self, within: int) -> float:
@@ -65,12 +73,11 @@ class Plan:
             return 0.0
         return min(since / length, 1.0) if length else 1.0
 
-    def _eps(self, stage: int, within: int, ramp: float) -> float:
-        full = self.eps * at_stage(self.schedule.inflation, stage)
+    def _risen(self, within: int, ramp: float) -> float:
         if within < self.schedule.warmup * self.epoch_steps:
             return 0.0
         shape = {"linear": ramp, "smooth": smooth(ramp), "constant": 1.0}
-        return full * shape[self.schedule.eps_ramp]
+        return shape[self.schedule.eps_ramp]
 
     def _lr(self, stage: int, epoch: int) -> float:
         lr, settings = at_stage(self.optimiser.lr, stage), self.optimiser

@@ -43,7 +43,7 @@ def validate(
     sums = torch.zeros(3 + len(chain.parts) - 1, dtype=torch.float64)
     for part, (px, py) in enumerate(zip(x.split(batch), y.split(batch), strict=True)):
         draws = Draws(*key, part, size=len(px), device=device)
-        point = Batch(x=px.to(device), y=py.to(device), eps=eps, kappa=1.0, ramp=1.0, draws=draws)
+        point = Batch(x=px.to(device), y=py.to(device), eps=eps, kappa=1.0, ramp=1.0, risen=1.0, draws=draws)
         sums += _measure(layers, point, steps)
     shares = (sums / len(x)).tolist()
     return Validation(

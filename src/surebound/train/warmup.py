@@ -21,8 +21,8 @@ _TINY = 1e-12
 
 
 def strength(weight: float, batch: Batch) -> float:
-    """λ = λ₀ (1 − the fraction of the ramp that is over)."""
-    return weight * (1.0 - batch.ramp)
+    """λ = λ₀ (1 − ε/ε_max), ε_max the radius that ε rises to."""
+    return weight * (1.0 - batch.risen)
 
 
 def with_radius(batch: Batch) -> Batch:

@@ -1,0 +1,7 @@
+"""Deciding properties: an attack, bounds, then branch and bound.
+
+`SEARCHES` are the profiles that users may ask for (`surebound.verify.strategy`): all that surebound does, or what the
+paper did.
+"""
+
+SEARCHES = ("default", "paper")

@@ -14,12 +14,16 @@ class OutOfTime(Exception):
 class Clock:
     """Counts seconds by phase and knows when to stop."""
 
-    def __init__(self, timeout: float | None, on_progress: OnProgress | None = None) -> None:
+    def __init__(
+        self, timeout: float | None, on_progress: OnProgress | None = None, *, start: float | None = None
+    ) -> None:
+        """`start` is when the time began (`time.monotonic()`), if that was before now."""
         self._on_progress = on_progress
-        self.start = time.monotonic()
+        self.start = time.monotonic() if start is None else start
         self.deadline = float("inf") if timeout is None else self.start + timeout
-        self.phases: dict[str, float] = {}
-        self._nested = 0.0
+        self._phases: dict[str, float] = {}
+        self._open: list[str] = []  # the phases under way, outermost first
+        self._counted = self.start  # up to when the time is in `_phases`
 
     @property
     def elapsed(self) -> float:
@@ -28,6 +32,10 @@ class Clock:
     @property
     def remaining(self) -> float:
         return self.deadline - time.monotonic()
+
+    def quiet(self) -> "Clock":
+        """A clock with the same deadline whose phases nobody is told of: for a part of one phase."""
+        return Clock(self.remaining if self.deadline < float("inf") else None)
 
     def check(self) -> None:
         """Raise OutOfTime once the deadline has passed."""
@@ -41,16 +49,48 @@ class Clock:
                 Progress(phase=phase, seconds=self.elapsed, subproblems=subproblems, open=open_, lowest=lowest)
             )
 
+    @property
+    def phases(self) -> dict[str, float]:
+        """The seconds of each phase so far, to the microsecond."""
+        self._count()
+        return {name: round(seconds, 6) for name, seconds in self._phases.items()}
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time spent inside towards a phase, and not towards the one around it."""
-        if name not in self.phases:
+        self._count()
+        if name not in self._phases:
+            self._phases[name] = 0.0
             self.report(name)
-        begin, inner_before = time.monotonic(), self._nested
-        self._nested = 0.0
+        self._open.append(name)
         try:
             yield
         finally:
-            whole = time.monotonic() - begin
-            self.phases[name] = self.phases.get(name, 0.0) + whole - self._nested
-            self._nested = inner_before + whole
+            self._count()
+            self._open.pop()
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if self._open:
+            self._phases[self._open[-1]] += now - self._counted
+        self._counted = now
+
+
+class Budget:
+    """A share of the time that passes, for something that would otherwise take all of it."""
+
+    def __init__(self, share: float) -> None:
+        self.share, self.seconds = share, 0.0
+
+    def allows(self, passed: float) -> bool:
+        """Whether less than its share of so many seconds is spent."""
+        return self.seconds < self.share * passed
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """Count the time spent inside."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += time.monotonic() - begin

@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from surebound.attacks.objective import round_inward
-from surebound.bounds.enclosure import enclose, gamma
+from surebound.bounds.enclosure import enclose
+from surebound.bounds.rounding import gamma
 from surebound.network.graph import Network
 from surebound.network.model import Replay
 from surebound.problem import Counterexample, Region, Vector

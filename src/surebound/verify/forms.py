@@ -4,18 +4,15 @@ Costs are counted in multiply-adds of a dense matrix product. What else a pass d
 beside such a product: the weights below are a least-squares fit to the eleven boundings of benchmarks/rates.py.
 """
 
-from math import prod
-
 from torch import Tensor
 
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.root import products
 from surebound.bounds.sparse import is_sparse
-from surebound.network.conv import Conv
 from surebound.network.graph import Network
-from surebound.network.linear import Linear
 
 SPARSE = 6.5  # a non-zero of a sparse block
 NEURON = 550.0  # a neuron of the folded form: its slopes, gradient and moments
@@ -31,21 +28,13 @@ def cheapest(folded: FoldedForm, enclosure: Enclosure) -> Form:
 
 def folded_cost(form: FoldedForm) -> float:
     """Of one pass for one node."""
-    products = sum(_entries(block.weight) for block in form.blocks)
-    return products + NEURON * form.neurons + INPUT * form.inputs
+    return sum(_entries(block.weight) for block in form.blocks) + NEURON * form.neurons + INPUT * form.inputs
 
 
 def graph_cost(network: Network) -> float:
     """Of one pass for one node."""
-    products = 0.0
-    for node in network.nodes:
-        op = node.op
-        if isinstance(op, Conv):
-            products += op.weight[0].numel() * prod(op.shape)
-        elif isinstance(op, Linear):
-            products += op.weight.numel() * prod(op.lead)
     neurons = sum(network.width(k) for k in range(len(network.layers)))
-    return products + GRAPH_NEURON * neurons
+    return products(network, len(network.nodes) - 1) + GRAPH_NEURON * neurons
 
 
 def _entries(weight: Tensor) -> float:

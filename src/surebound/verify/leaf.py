@@ -1,31 +1,21 @@
 """A subproblem whose ReLUs are all split is linear: an LP decides it, and its multipliers prove the answer."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from surebound.bounds.form import affine
 from surebound.bounds.planet_lp import leaf_multipliers
 from surebound.verify.subject import Subject
+from surebound.verify.tree import Leaf
 
 
-@dataclass(frozen=True, eq=False)
-class LeafDecision:
-    """`proved`: no counterexample here. Otherwise `point` is a candidate, if the LP found one."""
-
-    proved: bool
-    point: Tensor | None = None  # (network inputs,)
-
-
-def decide_leaf(subject: Subject, region: int, signs: Tensor | None, seconds: float) -> LeafDecision:
+def decide_leaf(subject: Subject, region: int, sign: Tensor, seconds: float) -> Leaf:
     """Minimise the largest row of the region over the leaf; if the leaf is empty, find the multipliers that show it.
 
     A positive optimum means that no point of the leaf violates the property. The LP's own word is not taken for it: its
     multipliers, put into the β-CROWN bound, have to prove it.
     """
     form, specification = subject.form, subject.specification
-    sign = torch.zeros(form.neurons, dtype=torch.int8) if signs is None else signs
     slope = torch.where(sign != 0, sign.double().clamp_min(0.0), subject.relaxation.lower_slope)
     xhat, columns = affine(form, slope)
     a, b = specification.starts[region], specification.starts[region + 1]
@@ -52,5 +42,5 @@ def decide_leaf(subject: Subject, region: int, signs: Tensor | None, seconds: fl
         beta = torch.zeros_like(slope)
         beta[split] = torch.from_numpy(solution.beta)
         if subject.sound_leaf_bound(region, sign, torch.from_numpy(solution.pi), beta) > 0:
-            return LeafDecision(True)
-    return LeafDecision(False, point)
+            return Leaf(True)
+    return Leaf(False, point)

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surebound.bounds.folded import FoldedForm
 from surebound.bounds.planet_lp import Assembly
 from surebound.problem import Vector
 from surebound.verify.subject import Subject
@@ -45,8 +44,10 @@ class Answer:
 class NodeLP:
     """The LP of one region over a folded form, with splits that change."""
 
-    def __init__(self, subject: Subject, form: FoldedForm, region: int) -> None:
+    def __init__(self, subject: Subject, region: int) -> None:
         self.subject, self.region = subject, region
+        form, blocks = subject.form, subject.form.blocks
+        assert blocks is not None
         relaxation, rows = subject.relaxation, subject.specification.rows
         a, b = subject.specification.starts[region], subject.specification.starts[region + 1]
         n, m, count = form.inputs, form.neurons, b - a
@@ -55,9 +56,9 @@ class NodeLP:
         x = assembly.columns(zero, infinite)
         xhat = assembly.columns(-infinite, infinite)
         t = assembly.columns(np.array([-np.inf]), np.array([np.inf]))
-        bias = np.concatenate([np.zeros(0), *(block.bias.numpy() for block in form.blocks)])
+        bias = np.concatenate([np.zeros(0), *(block.bias.numpy() for block in blocks)])
         exact = assembly.constrain(bias, bias, zero, (xhat, one))
-        for block, where in zip(form.blocks, form.layers, strict=True):
+        for block, where in zip(blocks, form.layers, strict=True):
             i, j = np.nonzero(block.weight.numpy())
             assembly.entries.append((exact[where][i], j, -block.weight.numpy()[i, j]))
         self._above = assembly.constrain(zero, infinite, zero, (x, one), (xhat, -one))
@@ -79,11 +80,17 @@ class NodeLP:
         """The LP with these splits."""
         import highspy
 
+        state = highspy.HighsModelStatus
+        infeasible = (state.kInfeasible, state.kUnboundedOrInfeasible)  # t is bounded by the box
         self._split(signs)
         self._solver.setOptionValue("time_limit", self._solver.getRunTime() + max(seconds, 0.1))
         self._solver.run()
-        status, state = self._solver.getModelStatus(), highspy.HighsModelStatus
-        if status in (state.kInfeasible, state.kUnboundedOrInfeasible):  # t is bounded by the box
+        status = self._solver.getModelStatus()
+        if status not in (state.kOptimal, state.kTimeLimit, *infeasible):  # the last basis led nowhere
+            self._solver.clearSolver()
+            self._solver.run()
+            status = self._solver.getModelStatus()
+        if status in infeasible:
             _, exists, ray = self._solver.getDualRay()  # type: ignore[attr-defined]  # missing from highspy's stubs
             return Answer(None, (np.asarray(ray), -np.asarray(ray)) if exists else ())
         if status != state.kOptimal:

@@ -1,122 +1,123 @@
 """The open subproblems, lowest bound first, within a memory budget.
 
-A node is a few rows of fixed-width arrays: its splits, its duals in half precision (they are a starting point: every
-bound is evaluated anew from them) and the neuron to split next. Up to the budget the arrays live in memory, beyond it
-in a temporary file.
+A node is a record of fixed width, whatever its space keeps of it. Up to the budget the records live in memory, beyond
+it in a temporary file.
 """
 
 import heapq
+import os
 import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+import zlib
+from array import array
+from typing import final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from surebound.bounds.beta_crown import Duals, Nodes
 from surebound.errors import ResourceError
+from surebound.verify.node import Nodes
 
-_BETA_LIMIT = 6e4  # float16 ends at 65,504
+_COLUMNS = ("region", "bound", "depth", "split", "number")
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Nodes on their way into or out of the queue."""
+@final
+class _Spill:
+    """Records of one size in a file without a name, which the system frees however this process ends.
 
-    nodes: Nodes
-    duals: Duals
-    bound: Tensor  # (nodes,)
-    depth: Tensor  # (nodes,) int64
-    split: Tensor  # (nodes,) int64 the neuron to split next
+    It is written by calls that say so when the disk is full; a file that is mapped into memory ends the process then.
+    What is read is compared with a checksum: a node that came back changed could leave part of the box unproved.
+    """
 
-    def __len__(self) -> int:
-        return len(self.nodes)
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._sums = array("I")  # of the record in each slot
+        self._file = tempfile.TemporaryFile(prefix="surebound-queue-", buffering=0)  # noqa: SIM115
+
+    def write(self, slot: int, record: bytes) -> None:
+        """Write a slot that was used before, or the one after the last."""
+        if slot == len(self._sums):
+            self._sums.append(0)
+        self._sums[slot] = zlib.crc32(record)
+        left, place = memoryview(record), slot * self._size
+        while left:  # a disk that is almost full takes part of it
+            done = os.pwrite(self._file.fileno(), left, place)
+            left, place = left[done:], place + done
+
+    def read(self, slot: int) -> bytes:
+        record = os.pread(self._file.fileno(), self._size, slot * self._size)
+        if len(record) != self._size or zlib.crc32(record) != self._sums[slot]:
+            raise OSError("a subproblem came back other than it was written")
+        return record
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class Queue:
-    """A priority queue of nodes over `neurons` relaxed neurons and regions of up to `rows` rows."""
+    """A priority queue of nodes of one space; the last ones come first where it is `depth_first`."""
 
-    def __init__(self, neurons: int, rows: int, budget: int) -> None:
+    def __init__(self, budget: int, *, depth_first: bool = False) -> None:
         """`budget` in bytes; what does not fit is kept on disk."""
-        self._record = np.dtype(
-            [
-                ("signs", np.int8, neurons),
-                ("alpha", np.float16, neurons),
-                ("beta", np.float16, neurons),
-                ("mix", np.float32, rows),
-                ("region", np.int32),
-                ("depth", np.int32),
-                ("split", np.int32),
-            ]
-        )
-        self._rows = rows
-        self._in_memory = max(64, budget // max(self._record.itemsize, 1))
-        self._memory = np.empty(min(1024, self._in_memory), self._record)
-        self._disk: NDArray[np.void] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._budget, self._depth_first = budget, depth_first
+        self._record = np.dtype([])
+        self._in_memory = 0
+        self._memory: NDArray[np.void] = np.empty(0, self._record)
+        self._disk: _Spill | None = None
         self._heap: list[tuple[float, int]] = []
         self._unused: list[int] = []
-        self._top = 0
+        self._top = self._pushed = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
     @property
     def lowest(self) -> float:
-        """The lowest bound of an open node; +inf when there is none."""
-        return self._heap[0][0] if self._heap else float("inf")
+        """The lowest bound of an open node; +inf when there is none, and −inf where bounds are not what orders."""
+        if not self._heap:
+            return float("inf")
+        return float("-inf") if self._depth_first else self._heap[0][0]
 
     @property
     def spilled(self) -> bool:
         """Whether some of it is on disk."""
         return self._disk is not None
 
-    def push(self, batch: Batch) -> None:
+    def push(self, nodes: Nodes) -> None:
         """Add nodes."""
-        records = np.empty(len(batch), self._record)
-        signs, beta, mix = batch.nodes.signs, batch.duals.beta, batch.duals.mix
-        records["signs"] = 0 if signs is None else signs.numpy()
-        records["alpha"] = batch.duals.alpha.numpy()
-        records["beta"] = 0 if beta is None else beta.clamp_max(_BETA_LIMIT).numpy()
-        records["mix"] = 1 if mix is None else mix.numpy()
-        records["region"] = batch.nodes.region.numpy()
-        records["depth"] = batch.depth.numpy()
-        records["split"] = batch.split.numpy()
-        for record, bound in zip(records, batch.bound.tolist(), strict=True):
-            slot = self._slot()
+        columns = {**{name: getattr(nodes, name) for name in _COLUMNS}, **nodes.state}
+        if not self._record.names:
+            self._begin(np.dtype([(n, v.numpy().dtype, tuple(v.shape[1:])) for n, v in columns.items()]))
+        records = np.empty(len(nodes), self._record)
+        for name, value in columns.items():
+            records[name] = value.numpy()
+        slots = [self._slot() for _ in range(len(nodes))]
+        for bound, slot in zip(nodes.bound.tolist(), slots, strict=True):
+            self._pushed += 1  # all of them first: `lowest` holds also if the disk is full
+            heapq.heappush(self._heap, (-self._pushed if self._depth_first else bound, slot))
+        for slot, record in zip(slots, records, strict=True):
             self._write(slot, record)
-            heapq.heappush(self._heap, (bound, slot))
 
-    def pop(self, count: int) -> Batch:
-        """Take the `count` nodes with the lowest bounds, or all if there are fewer."""
-        taken = [heapq.heappop(self._heap) for _ in range(min(count, len(self._heap)))]
-        slots = [slot for _, slot in taken]
+    def _begin(self, record: "np.dtype[np.void]") -> None:
+        self._record = record
+        self._in_memory = max(64, self._budget // max(record.itemsize, 1))
+        self._memory = np.empty(min(1024, self._in_memory), record)
+
+    def pop(self, count: int) -> Nodes:
+        """Take the `count` nodes that come first, or all if there are fewer."""
+        slots = [heapq.heappop(self._heap)[1] for _ in range(min(count, len(self._heap)))]
         records = np.stack([self._read(slot) for slot in slots]) if slots else np.empty(0, self._record)
         for slot in slots:
             heapq.heappush(self._unused, slot)
-        mix = torch.from_numpy(records["mix"].copy()) if self._rows > 1 else None
-        duals = Duals(
-            torch.from_numpy(records["alpha"].astype(np.float32)),
-            torch.from_numpy(records["beta"].astype(np.float32)),
-            mix,
-        )
-        nodes = Nodes(torch.from_numpy(records["region"].astype(np.int64)), torch.from_numpy(records["signs"].copy()))
-        return Batch(
-            nodes,
-            duals,
-            torch.tensor([bound for bound, _ in taken]),
-            torch.from_numpy(records["depth"].astype(np.int64)),
-            torch.from_numpy(records["split"].astype(np.int64)),
-        )
+        columns = {name: torch.from_numpy(records[name].copy()) for name in self._record.names or ()}
+        region, bound, depth, split, number = (columns.pop(name) for name in _COLUMNS)
+        return Nodes(region, bound, depth, split, number, columns)
 
     def close(self) -> None:
-        """Remove the temporary file, if there is one."""
-        self._disk = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        """Free the temporary file, if there is one."""
+        if self._disk is not None:
+            self._disk.close()
+            self._disk = None
 
     def _slot(self) -> int:
         if self._unused:
@@ -128,11 +129,15 @@ class Queue:
         if slot < self._in_memory:
             return self._memory[slot]  # type: ignore[no-any-return]
         assert self._disk is not None
-        return self._disk[slot - self._in_memory]  # type: ignore[no-any-return]
+        try:
+            stored = self._disk.read(slot - self._in_memory)
+        except OSError as error:
+            raise ResourceError(f"{_OUTGREW} cannot be read back from '{_place()}' ({_reason(error)})") from error
+        return np.frombuffer(stored, self._record)[0]  # type: ignore[no-any-return]
 
     def _write(self, slot: int, record: np.void) -> None:
         if slot >= self._in_memory:
-            self._reserve_disk(slot - self._in_memory + 1)[slot - self._in_memory] = record
+            self._write_to_disk(slot - self._in_memory, record)
             return
         if slot >= len(self._memory):
             grown = np.empty(min(2 * len(self._memory), self._in_memory), self._record)
@@ -140,19 +145,27 @@ class Queue:
             self._memory = grown
         self._memory[slot] = record
 
-    def _reserve_disk(self, records: int) -> NDArray[np.void]:
-        if self._disk is not None and records <= len(self._disk):
-            return self._disk
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="surebound-queue-")
-        capacity = max(1024, 2 * records)
-        path = Path(self._folder.name) / "nodes"
+    def _write_to_disk(self, slot: int, record: np.void) -> None:
         try:
-            with path.open("r+b" if self._disk is not None else "w+b") as file:
-                file.truncate(capacity * self._record.itemsize)
-            self._disk = np.memmap(path, self._record, "r+", shape=(capacity,))
+            if self._disk is None:
+                self._disk = _Spill(self._record.itemsize)
+            self._disk.write(slot, record.tobytes())
         except OSError as error:
             raise ResourceError(
-                f"the search queue does not fit in memory and cannot be kept on disk: {error}"
+                f"{_OUTGREW} cannot be kept in '{_place()}' ({_reason(error)}); "
+                "expected room there, $TMPDIR to name a folder with room, or a larger --memory"
             ) from error
-        return self._disk
+
+
+_OUTGREW = "the search queue outgrew its memory and"
+
+
+def _place() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "a temporary folder"
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

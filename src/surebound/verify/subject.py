@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Nodes, Slopes, Specification, ascend, evaluate
-from surebound.bounds.folded import FoldedForm
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Specification, Splits, ascend, evaluate
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.kernel import Kernel
 from surebound.bounds.relaxation import Relaxation, relax
+from surebound.bounds.timed import Check, timed
+from surebound.branching.bias import biases
 from surebound.branching.rule import Context
 from surebound.network.graph import Network
 from surebound.problem import Region
@@ -25,19 +26,20 @@ class Subject:
     network: Network  # float64
     form: Form  # float64
     specification: Specification  # float64
+    check: Check = lambda: None  # raises when the time is up
 
     @cached_property
     def fast_form(self) -> Form:
-        return self.form.to(torch.float32)
+        return timed(self.form.to(torch.float32), self.check)
 
     @cached_property
     def _sound_form(self) -> Form:
-        return self.form.compressed() if isinstance(self.form, FoldedForm) else self.form
+        return timed(self.form.compressed(), self.check)
 
     @cached_property
     def kernel(self) -> Kernel | None:
         """The folded form, ready for the ascent."""
-        return Kernel.of(self.form) if isinstance(self.form, FoldedForm) else None
+        return self.form.kernel()
 
     @cached_property
     def fast_specification(self) -> Specification:
@@ -67,16 +69,8 @@ class Subject:
         return len(self.specification.starts) - 1
 
     def _biases(self) -> Tensor:
-        """The constant that feeds each relaxed neuron: its pre-activation when the input and all ReLUs are zero."""
-        parts: list[Tensor] = []
-        indices = self.form.indices
-
-        def record(k: int, xhat: Tensor) -> Tensor:
-            if k < len(indices):
-                parts.append(xhat.flatten()[indices[k]])
-            return torch.zeros_like(xhat)
-
-        self.network.trace(torch.zeros(1, *self.network.input_shape, dtype=torch.float64), record)
+        """The bias that feeds each relaxed neuron."""
+        parts = [b[index] for b, index in zip(biases(self.network), self.form.indices, strict=False)]
         return torch.cat(parts).float() if parts else torch.zeros(0)
 
     def only(self, regions: Tensor) -> "Subject":
@@ -88,14 +82,14 @@ class Subject:
         """Above this a float32 bound is worth the sound test; the rounding noise around 0 is not."""
         return 1e-6 * float(self.specification.row_scale().max())
 
-    def roots(self) -> tuple[Nodes, Duals]:
+    def roots(self) -> tuple[Splits, Duals]:
         """One unsplit node for each region, with the duals to start from."""
         region = torch.arange(self.regions)
         alpha = self.fast_relaxation.lower_slope.repeat(len(region), 1)
-        return Nodes(region, None), Duals(alpha, None, self.fast_specification.initial_mix(region))
+        return Splits(region, None), Duals(alpha, None, self.fast_specification.initial_mix(region))
 
-    def bound(self, nodes: Nodes, duals: Duals, ascent: Ascent, stop_above: float | None = None) -> Bounded:
-        """β-CROWN in float32. Nodes above `stop_above` (default: `margin`) are done, and may lack λ̄ and x."""
+    def bound(self, nodes: Splits, duals: Duals, ascent: Ascent, stop_above: float | None = None) -> Bounded:
+        """β-CROWN in float32. Splits above `stop_above` (default: `margin`) are done, and may lack λ̄ and x."""
         stop = self.margin if stop_above is None else stop_above
         if duals.beta is None and nodes.signs is not None:
             duals = replace(duals, beta=torch.zeros_like(duals.alpha))
@@ -104,7 +98,7 @@ class Subject:
             return self.kernel.ascend(specification, relaxation, nodes, duals, ascent, stop_above=stop)
         return ascend(self.fast_form, specification, relaxation, nodes, duals, ascent, stop_above=stop)
 
-    def evaluate(self, nodes: Nodes, duals: Duals) -> tuple[Tensor, Tensor]:
+    def evaluate(self, nodes: Splits, duals: Duals) -> tuple[Tensor, Tensor]:
         """The bound and λ̄ at given duals, in float32. # (nodes,), (nodes, neurons)"""
         specification, relaxation = self.fast_specification, self.fast_relaxation
         if self.kernel is not None:
@@ -114,7 +108,7 @@ class Subject:
         result = evaluate(self.fast_form, specification.mixed(nodes.region, duals.mix), slopes, ready)
         return result.bound, result.pulled.lam
 
-    def sound_bounds(self, nodes: Nodes, duals: Duals) -> Tensor:
+    def sound_bounds(self, nodes: Splits, duals: Duals) -> Tensor:
         """The bound at given duals in float64, its rounding error taken off. # (nodes,) float64"""
         wide = duals.to(torch.float64)
         wide = replace(wide, mix=_nonnegative(wide.mix))
@@ -130,12 +124,13 @@ class Subject:
             (weights @ rows.coefficients[a:b])[None],
             (weights @ rows.constant[a:b])[None],
             (weights @ self.specification.row_error[a:b])[None],
+            None if rows.meaning is None else rows.meaning.mixed([a], [weights]),
         )
         alpha = self.relaxation.lower_slope if alpha is None else alpha
-        nodes = Nodes(torch.tensor([region]), signs[None])
+        nodes = Splits(torch.tensor([region]), signs[None])
         return float(self._sound(nodes, Duals(alpha[None], beta[None], None), start))
 
-    def _sound(self, nodes: Nodes, duals: Duals, start: Rows) -> Tensor:
+    def _sound(self, nodes: Splits, duals: Duals, start: Rows) -> Tensor:
         slopes = Slopes.of(self.relaxation, nodes.signs)
         ready = replace(duals, alpha=slopes.fixed(duals.alpha), beta=_nonnegative(duals.beta))
         return evaluate(self._sound_form, start, slopes, ready, keep=False).bound

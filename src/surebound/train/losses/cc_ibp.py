@@ -17,7 +17,7 @@ class CCIBP:
     """De Palma et al. 2024, section 4.1, with z̃_j = f(x̃)_j − f(x̃)_y at the attack's point x̃ and ẑ_j ≥ z_j − z_y the
     worst logits over the box of radius ε:
 
-        κ CE((1 − α) z̃ + α ẑ, y) + (1 − κ) CE(f(x), y) + λ₀ (1 − ramp) (L_tightness + L_relu) + λ ‖θ‖₁.
+        κ CE((1 − α) z̃ + α ẑ, y) + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ ‖θ‖₁.
 
     The attack's radius, the regularisers and the deviations are those of `MTLIBP`.
     """

@@ -25,20 +25,21 @@ class COLT:
     stage 0, ℂ_0 is the input's box, and the natural loss stands for the one of stage −1. l̂ and û are estimated from
     Cauchy projections (`surebound.train.zonotope`) and have gradients to layer j + 1 alone.
 
-    Published implementations: the authors' own has the ``median`` estimator, ``separate`` groups and an attack whose
-    last step only evaluates (`TrainAttack.last_step`); the IBP-R paper's has the ``geometric-mean`` and tighter clips.
+    By default this is the IBP-R paper's port (its appendix): norms by the ``geometric-mean`` of clipped variables.
+    The authors' own has the ``median`` and an attack whose last step only evaluates (`TrainAttack.last_step`). Both
+    project the error terms of each layer separately; `groups` ``merged``, our own, projects all together, at less cost.
 
-    Deviations: norms over the error terms that come up just before a layer are exact; all samples share the Cauchy
-    vectors of a step; and by default `groups` are ``merged``.
+    Deviations: norms over the error terms that come up just before a layer are exact, and all samples share the Cauchy
+    vectors of a step. The paper does not say where it clips.
     """
 
     rho: tuple[float, ...] = field(default=(0.005, 0.0075, 0.01125, 0.0), metadata={PER_STAGE: True})  # ρ_j
     l1: float = 1e-5  # λ
     attack: TrainAttack = TrainAttack()
     projections: int = 50
-    estimator: Literal["median", "geometric-mean"] = "median"
+    estimator: Literal["median", "geometric-mean"] = "geometric-mean"
     clip: float | None = None  # of the Cauchy variables; default: 1e10 for the median, 1e6 for the geometric mean
-    groups: Literal["merged", "separate"] = "merged"
+    groups: Literal["merged", "separate"] = "separate"
 
     def __post_init__(self) -> None:
         expect_within("colt", l1=self.l1)

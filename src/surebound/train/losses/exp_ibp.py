@@ -19,7 +19,7 @@ _TINY = 1e-12  # of a cross-entropy, so that its powers have gradients
 class ExpIBP:
     """De Palma et al. 2024, section 4.3, with x̃ the attack's point and ẑ the worst logits over the box of radius ε:
 
-        κ CE(f(x̃), y)^(1 − α) CE(ẑ, y)^α + (1 − κ) CE(f(x), y) + λ₀ (1 − ramp) (L_tightness + L_relu) + λ ‖θ‖₁,
+        κ CE(f(x̃), y)^(1 − α) CE(ẑ, y)^α + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ ‖θ‖₁,
 
     the product taken for every sample, as the paper defines it. The released code multiplies powers of the batch's mean
     losses instead: `product` ``batch``. The attack's radius, the regularisers and the deviations are those of `MTLIBP`.

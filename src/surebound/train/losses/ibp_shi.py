@@ -13,13 +13,12 @@ from surebound.train.warmup import strength, warmup_penalties, with_radius
 class IBPShi:
     """IBP with the warm-up of Shi et al. 2021, with ẑ the worst logits over the box of radius ε:
 
-        κ CE(ẑ, y) + (1 − κ) CE(f(x), y) + λ₀ (1 − ramp) (L_tightness + L_relu) + λ ‖θ‖₁,
+        κ CE(ẑ, y) + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ ‖θ‖₁,
 
     the two regularisers as in `surebound.train.warmup.shi_regularisers`. The paper has κ = 1 throughout, networks with
     a batch norm after every layer but the last, and the initialisation ``ibp`` of `surebound.train.initialise`.
 
-    Deviations: λ falls with the fraction of the ramp, which is ε's own fraction where ε rises linearly (in the paper,
-    1 − ε/ε_max). As in the released code, the regularisers see boxes of radius 1e-6 before ε starts to rise; here the
+    Deviations: As in the released code, the regularisers see boxes of radius 1e-6 before ε starts to rise; here the
     robust loss of those steps does too. A layer whose stable neurons are all of one kind costs its full penalty, as the
     paper's formula says; the released code drops such a layer when the inactive kind is the missing one.
     """

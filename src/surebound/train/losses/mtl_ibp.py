@@ -15,7 +15,7 @@ from surebound.train.expressive import check, expressive
 class MTLIBP:
     """De Palma et al. 2024, section 4.2, with x̃ the attack's point and ẑ the worst logits over the box of radius ε:
 
-        κ ((1 − α) CE(f(x̃), y) + α CE(ẑ, y)) + (1 − κ) CE(f(x), y) + λ₀ (1 − ramp) (L_tightness + L_relu) + λ ‖θ‖₁.
+        κ ((1 − α) CE(f(x̃), y) + α CE(ẑ, y)) + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ ‖θ‖₁.
 
     The attack runs over the box of radius `attack_inflation` · ε (2.1 in the paper for CIFAR-10 at 2/255). The
     regularisers are those of Shi et al. 2021, as the authors trained; they have κ = 1.

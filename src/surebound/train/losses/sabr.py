@@ -54,7 +54,7 @@ def shrinking_bounds(layers: Layers, lower: Tensor, upper: Tensor, shrinking: fl
 class SABR:
     """Müller et al. 2023, section 3, with ẑ the worst logits over the box of radius τ = λ ε around x':
 
-        κ CE(ẑ, y) + (1 − κ) CE(f(x), y) + λ₀ (1 − ramp) (L_tightness + L_relu) + λ₁ ‖θ‖₁,
+        κ CE(ẑ, y) + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ₁ ‖θ‖₁,
 
     where λ = `subselection` and x' is the attack's point in the box of radius ε, projected to the box of radius ε − τ.
     The regularisers are those of Shi et al. 2021 on the small box, as the authors trained. Options: `attack_box`

@@ -94,7 +94,7 @@ def connect(points: Tensor, box: Interval, c: float) -> Tensor:
 class TAPS:
     """Mao et al. 2023, section 3, with L_IBP = CE(ẑ, y) on interval bounds and L_TAPS = CE(ž, y) on estimates of them:
 
-        κ L_TAPS L_IBP + (1 − κ) CE(f(x), y) + λ₀ (1 − ramp) (L_tightness + L_relu) + λ ‖θ‖₁.
+        κ L_TAPS L_IBP + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ ‖θ‖₁.
 
     Intervals bound the input of the last `classifier_layers` affine layers. For every class j ≠ y an attack maximises
     z_j − z_y over that latent box, and ž_j is its value there. The points have gradients to the ends of the box by

@@ -1,0 +1,166 @@
+"""A bound on a neuron as a little tree: some neurons before it are split, and the lowest of the parts' bounds holds.
+
+By itself that gains some ten percent of a neuron's interval. But narrower intervals make the relaxations of all later
+layers tighter, and the gain compounds: on a fully connected network of nine layers, it is what decides.
+
+Splits are chosen by UPB (eq. 7). Every part's bound is evaluated soundly, as in the search.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.beta_crown import Duals, Slopes, Specification, Splits, ascend, evaluate
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.folded import FoldedForm
+from surebound.bounds.form import Rows
+from surebound.bounds.relaxation import relax
+from surebound.bounds.root import LayerBounding, fold_network
+from surebound.verify.clock import Clock
+from surebound.verify.node import Nodes, halves_by_sign, joined
+from surebound.verify.strategy import Refinement
+from surebound.verify.tree import Bounded, How, Leaf, Tree
+
+_PASS = 2**20  # numbers in the largest tensor of a pass
+_HELD = 2**24  # numbers in the duals of all parts that are held at once
+
+
+def refine(enclosure: Enclosure, known: Enclosure, refinement: Refinement, clock: Clock, seconds: float) -> FoldedForm:
+    """The folded form over the box of an enclosure, which is tightened, given sound bounds `known` of the same box.
+
+    After some `seconds`, the layers that are left keep the bounds they have.
+    """
+    end = clock.elapsed + seconds
+
+    def bound(form: FoldedForm, rows: Rows) -> tuple[Tensor, Tensor]:
+        lower = torch.full((2 * len(rows),), -torch.inf, dtype=torch.float64)
+        both, chunk = rows.both_signs(), max(8, _HELD // (refinement.parts * max(form.columns, 1)))
+        for part in torch.arange(2 * len(rows)).split(chunk):
+            if clock.elapsed < end:
+                lower[part] = lower_by_splits(form, both[part], refinement, clock)
+        return lower[: len(rows)], -lower[len(rows) :]
+
+    form = fold_network(enclosure, LayerBounding(), clock.check, known=known, bound=bound)
+    assert form is not None  # there is no limit to its size
+    return form
+
+
+def lower_by_splits(form: FoldedForm, rows: Rows, refinement: Refinement, clock: Clock) -> Tensor:
+    """Sound lower bounds of rows over the form's box. # (rows,) float64
+
+    A row whose bound is positive is split no further.
+    """
+    rounds, lowest = Rounds(refinement.rounds), Lowest(len(rows))
+    Tree(LayerSpace(form, rows, refinement), rounds, clock.quiet(), lambda _: None, lowest).grow()
+    lowest.closed(rounds.nodes, "undecided")
+    return lowest.bound
+
+
+class LayerSpace:
+    """Rows over a folded form, whose splits are those of the neurons before them."""
+
+    def __init__(self, form: FoldedForm, rows: Rows, refinement: Refinement) -> None:
+        self.form, self.refinement = form, refinement
+        self.rows = replace(rows, error=form.start_error(rows))
+        self.relaxation = relax(form.lower, form.upper)
+        self.fast, self.fast_relaxation = form.to(torch.float32), self.relaxation.to(torch.float32)
+        thin = rows.to(torch.float32)
+        self.specification = Specification(thin, tuple(range(len(rows) + 1)), thin.error)
+        self.batch = max(1, _PASS // max(form.columns, 1))
+
+    def roots(self) -> Nodes:
+        """The whole box, for every row."""
+        alpha = self.fast_relaxation.lower_slope.repeat(len(self.rows), 1)
+        state = {"signs": torch.zeros(alpha.shape, dtype=torch.int8), "alpha": alpha, "beta": torch.zeros_like(alpha)}
+        return Nodes.roots(torch.arange(len(self.rows)), state, torch.float64)
+
+    def halves(self, parents: Nodes, gain: float) -> Nodes:
+        return halves_by_sign(parents)
+
+    def bound(self, nodes: Nodes) -> Bounded:
+        """Duals by a short ascent in float32, the bound at these in float64.
+
+        What holds on a part holds on its halves, and may be more than a short ascent reaches there.
+        """
+        state, signs = nodes.state, nodes.state["signs"]
+        ascent = self.refinement.start if bool((nodes.depth == 0).all()) else self.refinement.ascent
+        splits, duals = Splits(nodes.region, signs), Duals(state["alpha"], state["beta"], None)
+        found = ascend(self.fast, self.specification, self.fast_relaxation, splits, duals, ascent)
+        assert found.duals.beta is not None
+        slopes = Slopes.of(self.relaxation, signs)
+        wide = Duals(slopes.fixed(found.duals.alpha.double()), found.duals.beta.double().clamp_min(0.0), None)
+        bound = evaluate(self.form, self.rows[nodes.region], slopes, wide, keep=False).bound
+        state = {"signs": signs, "alpha": found.duals.alpha, "beta": found.duals.beta}
+        known = replace(nodes, bound=torch.maximum(bound, nodes.bound), state=state)
+        return Bounded(known, known.bound > 0, {"lam": found.lam})
+
+    def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
+        yield from ()
+
+    def choose(self, open_: Bounded) -> Nodes:
+        split = torch.full((len(open_.nodes),), -1)
+        if self.form.neurons:
+            free = self.relaxation.ambiguous & (open_.nodes.state["signs"] == 0)
+            term = self.fast_relaxation.intercept * open_.hints["lam"].clamp_min(0.0)
+            best, choice = torch.where(free, term, -1.0).max(1)
+            split = torch.where(best >= 0, choice, -1)
+        return replace(open_.nodes, split=split)
+
+    def decide(self, leaf: Nodes) -> Leaf:
+        return Leaf(False)
+
+
+class Rounds:
+    """Parts that are open: the worse half of each row's are split at once, for some rounds."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.parts: list[Nodes] = []
+
+    @property
+    def nodes(self) -> Nodes | None:
+        """All that were not split."""
+        return joined(self.parts) if self.parts else None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts)) if self.rounds else 0
+
+    @property
+    def lowest(self) -> float:
+        return min((bound for part in self.parts for bound in part.bound.tolist()), default=float("inf"))
+
+    def push(self, nodes: Nodes) -> None:
+        self.parts.append(nodes)
+
+    def pop(self, count: int) -> Nodes:
+        nodes = joined(self.parts)
+        worse = _worse_half(nodes.region, nodes.bound)
+        self.rounds, self.parts = self.rounds - 1, [nodes[~worse]]
+        return nodes[worse]
+
+
+class Lowest:
+    """A sink that keeps the lowest bound of each row's parts, which cover the box."""
+
+    def __init__(self, rows: int) -> None:
+        self.bound = torch.full((rows,), torch.inf, dtype=torch.float64)
+
+    def split(self, parents: Nodes, halves: Nodes) -> None:
+        """Their halves will be seen."""
+
+    def closed(self, nodes: Nodes | None, how: How) -> None:
+        if nodes is not None:
+            self.bound.scatter_reduce_(0, nodes.region, nodes.bound, "amin")
+
+
+def _worse_half(row: Tensor, bound: Tensor) -> Tensor:
+    """Which parts are in the lower half of their row's. # (parts,) bool"""
+    order = bound.argsort()
+    order = order[row[order].argsort(stable=True)]
+    counts = torch.bincount(row)
+    rank = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row[order]]
+    worse = torch.zeros(len(row), dtype=torch.bool)
+    worse[order] = 2 * rank < counts[row[order]]
+    return worse

@@ -1,0 +1,127 @@
+"""Splits of ReLUs, with a linear program for every subproblem: for a search that has come to a standstill.
+
+Where the rows of a region can each just be met, the dual bound of almost every subproblem is 0, until its splits leave
+no point that meets all of them: bounds tie, and neither an ascent nor a score made from duals has a direction. An LP
+tells which subproblems have no solution, with the multipliers that prove it: the sound bound at those decides.
+
+The tree goes deep first, into the half that holds the LP's optimum.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surebound.bounds.planet_lp import solvable
+from surebound.branching.alignment import alignment
+from surebound.verify.clock import Clock
+from surebound.verify.leaf import decide_leaf
+from surebound.verify.node import Nodes, halves_by_sign
+from surebound.verify.node_lp import NodeLP, Relaxed
+from surebound.verify.strategy import Strategy
+from surebound.verify.subject import Subject
+from surebound.verify.tree import Bounded, Leaf
+
+_VIOLATED = 1e-7
+
+
+def suits(subject: Subject, strategy: Strategy) -> bool:
+    """Whether the LPs of a subject are small, and so are the numbers in them."""
+    form, rows = subject.form, subject.specification.rows
+    blocks = form.blocks
+    if blocks is None or sum(int(b.weight.count_nonzero()) for b in blocks) > strategy.program_entries:
+        return False
+    numbers = [form.box_lower, form.box_upper, form.lower, form.upper, rows.coefficients, rows.constant]
+    numbers += [part for block in blocks for part in (block.weight, block.bias)]
+    return solvable(*(t.numpy() for t in numbers))
+
+
+class ProgramSpace:
+    """The regions of a subject that `suits`."""
+
+    batch = 2
+
+    def __init__(self, subject: Subject, clock: Clock) -> None:
+        self.subject, self.clock = subject, clock
+        self.violated = torch.zeros(subject.form.neurons, dtype=torch.bool)  # by the optimum of some LP so far
+        self.program: NodeLP | None = None
+
+    def roots(self) -> Nodes:
+        count = self.subject.regions
+        signs = torch.zeros(count, self.subject.form.neurons, dtype=torch.int8)
+        return Nodes.roots(torch.arange(count), {"signs": signs, "first": torch.ones(count, dtype=torch.int8)})
+
+    def halves(self, parents: Nodes, gain: float) -> Nodes:
+        """The half that holds the LP's optimum comes last, and so out of the queue first."""
+        return halves_by_sign(parents, -parents.state["first"])
+
+    def bound(self, nodes: Nodes) -> Bounded:
+        with self.clock.phase("linear programs"):
+            solved = [self._solve(nodes[i]) for i in torch.arange(len(nodes)).split(1)]
+        relaxed = [r for _, r in solved]
+        unknown = torch.full((len(self.violated),), torch.nan, dtype=torch.float64)
+        nothing = torch.full((self.subject.form.inputs,), torch.nan, dtype=torch.float64)
+        hints = {
+            "x": torch.stack([nothing if r is None else r.x for r in relaxed]),
+            "xhat": torch.stack([unknown if r is None else torch.from_numpy(r.xhat) for r in relaxed]),
+        }
+        return Bounded(nodes, torch.tensor([proved for proved, _ in solved]), hints)
+
+    def _solve(self, node: Nodes) -> tuple[bool, Relaxed | None]:
+        """Whether the LP's multipliers prove the subproblem, and if not, its optimum, if it has one."""
+        self.clock.check()
+        region, signs = int(node.region), node.state["signs"][0].numpy()
+        if self.program is None or self.program.region != region:
+            self.program = NodeLP(self.subject, region)
+        answer = self.program.solve(signs, self.clock.remaining)
+        if self.program.proves(signs, answer):
+            return True, None
+        if answer.relaxed is not None:
+            self.violated |= torch.from_numpy(answer.relaxed.violation > _VIOLATED)
+        return False, answer.relaxed
+
+    def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
+        x = open_.hints["x"]
+        x = x[~x.isnan().any(1)]
+        if len(x):
+            yield self.subject.form.full_input(x)
+
+    def choose(self, open_: Bounded) -> Nodes:
+        """Split a neuron that some LP has violated: others the rows keep from mattering."""
+        with self.clock.phase("branching"):
+            split = torch.tensor([self._choice(open_.nodes[i]) for i in torch.arange(len(open_.nodes)).split(1)])
+            xhat = open_.hints["xhat"].gather(1, split.clamp_min(0)[:, None])[:, 0]
+        first = torch.where(xhat.isnan() | (xhat > 0), 1, -1).to(torch.int8)
+        return replace(open_.nodes, split=split, state=open_.nodes.state | {"first": first})
+
+    def _choice(self, node: Nodes) -> int:
+        subject, signs = self.subject, node.state["signs"][0]
+        free = subject.relaxation.ambiguous & (signs == 0)
+        if not bool(free.any()):
+            return -1
+        score = alignment(subject.form, subject.specification, subject.relaxation, int(node.region), signs)
+        for candidates in (free & self.violated & (score > 0), free & self.violated, free):
+            if bool(candidates.any()):
+                break
+        return int(torch.where(candidates, score, -1.0).argmax())
+
+    def decide(self, leaf: Nodes) -> Leaf:
+        return decide_leaf(self.subject, int(leaf.region), leaf.state["signs"][0], self.clock.remaining)
+
+
+class Standstill:
+    """Notices when the lowest bound has not risen since the first, or while the number of subproblems doubled."""
+
+    def __init__(self, patience: int, share: float, margin: float) -> None:
+        """`margin` is what counts as 0."""
+        self.patience, self.share, self.margin = patience, share, margin
+        self.next, self.lowest = 0, -np.inf
+
+    def reached(self, subproblems: int, lowest: float) -> bool:
+        if subproblems < self.next:
+            return False
+        stands = lowest - self.lowest <= self.share * max(-lowest, self.margin)
+        self.next, self.lowest = max(self.patience, 2 * subproblems), lowest
+        return bool(stands)

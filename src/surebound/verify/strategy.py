@@ -1,0 +1,127 @@
+"""How a verification goes about it: every number that was chosen by measuring, in one frozen value.
+
+`default()` is what `surebound.verify` does, `paper()` what the paper did; `profile` has them by name. No verdict
+depends on these numbers, only the time until it is there. They were chosen on the instances of benchmarks/
+(docs/decisions.md says which and how).
+"""
+
+from dataclasses import dataclass, field
+
+from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.root import LayerBounding
+from surebound.errors import UsageError
+from surebound.verify import SEARCHES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iterations:
+    """How many dual iterations a node gets: more while they pay (De Palma 2021, section 5.1.2)."""
+
+    count: int = 5  # to begin with
+    cap: int = 100
+    probe_depth: int = 4  # of the node on which more are tried
+    rest: int = 20  # batches to wait after more did not pay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refinement:
+    """How a layer is bounded by splitting those before it."""
+
+    rounds: int = 6  # of splitting the worse half of a bound's parts
+    start: Ascent = Ascent(iterations=5, lr=1.0)
+    ascent: Ascent = Ascent(iterations=3, lr=0.2)
+
+    @property
+    def parts(self) -> int:
+        """The most parts that a bound may have: 1, 2, 3, 5, 8, 12, …
+
+        >>> Refinement(rounds=5).parts
+        12
+        """
+        count = 1
+        for _ in range(self.rounds):
+            count += (count + 1) // 2
+        return count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """Everything that may be tuned."""
+
+    # The root
+    layers: LayerBounding = field(default_factory=LayerBounding)  # bounds on the layers, once for a box
+    root: Ascent = Ascent(iterations=20)  # and on the property, before any split
+    folded_limit: int = 2**27  # numbers in a folded form's matrices, 1 GiB in float64; beyond, the graph form is used
+
+    # What is split
+    input_limit: int = 20  # varying inputs up to which `auto` bisects the input box,
+    neuron_limit: int = 64  # if there are more ambiguous neurons than this
+    mixture: bool = True  # `auto` splits neurons by the mixture of rules, else by UPB
+
+    # The search over neurons
+    ascent: Ascent = Ascent()  # of every node; `iterations` says how often
+    iterations: Iterations = Iterations()
+    polish: int = 4  # times as many iterations for a node whose duals are the bottleneck; 1: none
+    batch: int | None = None  # nodes bounded at once; None: by memory and cache
+
+    # Looking for counterexamples
+    first_attack: float = 0.05  # of the time, for the attack before anything else,
+    first_attack_seconds: tuple[float, float] = (1.0, 10.0)  # but within these
+    later_attacks: float = 0.05  # of the time, for attacks on the network during the search,
+    later_attacks_after: float = 5.0  # which begin after so many seconds,
+    from_minimisers: bool = False  # at the relaxations' minimisers, else anywhere in the box
+    descents: float = 0.1  # of the search, for attacks on the folded network from the relaxations' minimisers
+    points: int = 64  # looked at, of a batch
+
+    # A search that is slow
+    patience: float = 10.0  # seconds that it may be expected to take before layers are bounded more tightly
+    refinements: tuple[Refinement, ...] = (Refinement(rounds=2), Refinement(rounds=6), Refinement(rounds=10))
+    refine_share: float = 0.4  # of the remaining time, for one of them
+    refine_gain: float = 0.2  # of the lowest root bound's distance to 0, below which there is no further one
+
+    # A search that stands still
+    programs: bool = True  # linear programs take turns with it
+    standstill: int = 500  # subproblems before it is asked, then again whenever they have doubled
+    standstill_share: float = 0.01  # of the distance to 0, a smaller rise of the lowest bound than which is none
+    program_entries: int = 2**16  # in the matrices of a folded form, up to which its programs take milliseconds
+
+    # The search over inputs
+    slope_floor: float = 0.2  # of the steepest slope seen, which every input counts with in a split
+    remembered: int = 4096  # neurons up to which a box keeps its layers' bounds for its parts
+    box_elements: int = 2**19  # of the largest tensor in a batch of boxes, which then stays in the cache
+
+
+def default() -> Strategy:
+    """What surebound does."""
+    return Strategy()
+
+
+def paper(branching: str = "upb") -> Strategy:
+    """What the paper did with a branching rule (its appendix on the experimental setting), and nothing that came later.
+
+    600 subproblems are split and 1,200 bounded at once, with FSB 500 and 1,000.
+    """
+    return Strategy(
+        layers=LayerBounding(slopes=("fastlin", "crown"), ascent=Ascent(iterations=5, lr=1.0, decay=0.98)),
+        ascent=Ascent(lr=0.1, decay=0.98),
+        iterations=Iterations(count=2, cap=100, probe_depth=4),
+        polish=1,
+        batch=1000 if branching == "fsb" else 1200,
+        mixture=False,
+        input_limit=-1,
+        from_minimisers=True,
+        descents=0.0,
+        refinements=(),
+        programs=False,
+    )
+
+
+def profile(search: str, branching: str = "auto") -> Strategy:
+    """A profile by its name."""
+    if search not in SEARCHES:
+        raise UsageError(f"unknown search '{search}'; expected one of: {', '.join(SEARCHES)}")
+    if search == "default":
+        return default()
+    if branching == "mixture":
+        raise UsageError("the paper's search has no branching 'mixture'; expected auto, upb, fsb, sr or input")
+    return paper(branching)

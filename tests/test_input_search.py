@@ -1,0 +1,89 @@
+"""Bisection of boxes: halves cover, nothing is lost on the way, and every bound pays for its rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from networks import Builder, random_fc
+
+from surebound.load.vnnlib import to_property
+from surebound.load.vnnlib1 import parse
+from surebound.network.graph import Input, Network, Node
+from surebound.network.linear import Linear
+from surebound.problem import Box, Region
+from surebound.verify.clock import Clock
+from surebound.verify.search import Limits, Outcome, search_inputs
+from surebound.verify.spaces.inputs import InputSpace
+from surebound.verify.strategy import Strategy
+
+
+def region(network: Network, low: float, high: float, row: list[float], constant: float) -> Region:
+    inputs = network.inputs
+    return Region(
+        box=Box(np.full(inputs, low), np.full(inputs, high)),
+        on_output=np.array([row]),
+        constant=np.array([constant]),
+        strict=np.zeros(1, dtype=bool),
+    )
+
+
+def decide(network: Network, *regions: Region, seconds: float = 20.0, strategy: Strategy = Strategy()) -> Outcome:
+    """Without attacks: only bounds decide."""
+    return search_inputs(network, regions, strategy, Clock(seconds), lambda _: None, Limits())
+
+
+def test_halves_cover_their_box(rng: np.random.Generator) -> None:
+    network = random_fc(rng, (2, 4, 1))
+    space = InputSpace(network, [region(network, -1.0, 1.0, [1.0], 0.0)], Strategy(), Clock(10.0))
+    parents = space.roots()
+    for _ in range(6):
+        parents = space.halves(replace(parents, split=torch.from_numpy(rng.integers(0, 2, size=len(parents)))), 0.0)
+    assert len(parents) == 64
+    lower, upper = parents.state["lower"], parents.state["upper"]
+    assert float((upper - lower).prod(1).sum()) == 4.0
+    for x in torch.from_numpy(rng.uniform(-1.0, 1.0, size=(500, 2))):
+        assert ((lower <= x) & (x <= upper)).all(1).any()
+
+
+def zigzag(teeth: int) -> Network:
+    """y = Σ ± relu(x − k) goes up and down between 0 and 1 on [0, teeth]."""
+    build = Builder(np.random.default_rng(0), (1,))
+    bias = -torch.arange(teeth, dtype=torch.float64)
+    weight = torch.tensor([1.0, *[2.0 * (-1) ** k for k in range(1, teeth)]], dtype=torch.float64)
+    hidden = build.relu(build.add(Linear(torch.ones(teeth, 1, dtype=torch.float64), bias), 0))
+    build.add(Linear(weight[None]), hidden)
+    return build.network()
+
+
+def test_no_box_is_lost() -> None:
+    """The function is at least 0 and touches it at every even number. Boxes around one of them, with a threshold just
+    above it, wait in the queue while those of a wide box, whose bounds are far lower, are proved four at a time."""
+    network, few = zigzag(12), Strategy(box_elements=1)
+    wide = region(network, 0.0, 12.0, [1.0], 0.05)
+    assert decide(network, wide, strategy=few).end == "proved"
+    outcome = decide(network, wide, region(network, 3.999, 4.001, [1.0], -1e-9), seconds=1.0, strategy=few)
+    assert outcome.end != "proved"
+    assert -1e-6 < outcome.lower_bound <= 0  # the wide one is done
+
+
+def test_boxes_that_cannot_be_bisected_prove_nothing() -> None:
+    """At a point y = 2⁶⁰ x₀ − 2⁶⁰ x₁ + ½ is ½ + 2⁶⁰ (x₀ − x₁): too close to call, and no box is left to bisect."""
+    build = Builder(np.random.default_rng(0), (2,))
+    build.add(Linear(torch.tensor([[2.0**60, -(2.0**60)]], dtype=torch.float64)), 0)
+    network = build.network()
+    outcome = decide(network, region(network, 1.0, 1.0, [1.0], 0.5))
+    assert outcome.end == "undecided"
+    assert "cannot be split" in outcome.reason
+    both = decide(network, region(network, 1.0, 1.0, [1.0], 0.5), region(network, 1.0, 1.0, [1.0], 1e9))
+    assert both.end == "undecided"
+
+
+def test_decimals_are_those_of_the_file() -> None:
+    """y = x: 0.1 y − 0.100000000000000001 x ≤ −5e-19 for x ≥ 1, but float64 holds the same 0.1 twice."""
+    text = (
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 1))(assert (<= X_0 2))"
+        "(assert (<= (- (* 0.1 Y_0) (* 0.100000000000000001 X_0)) -5e-19))"
+    )
+    problem = to_property(parse(text), source="text")
+    network = Network((Node(Input((1,)), (), "x"),), 0)
+    assert decide(network, *problem.regions, seconds=0.2).end != "proved"

@@ -35,7 +35,7 @@ WORK = 2**34  # multiplications of one operation
 COLUMNS = 2**27  # numbers that the windows of one convolution read
 
 # A file of a data set
-DATA_BYTES = 2**30
+DATA_BYTES = 2**26  # MNIST's largest has 47 MB
 
 # A property
 PROPERTY_BYTES = 2**28  # of text, unpacked

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surebound.errors import NetworkError, UnsupportedOpError
-from surebound.limits import Tally, check_elements, check_work
+from surebound.limits import AXES, Tally, check_elements, check_work
 from surebound.load.algebra import Array, check_real, joint_shape
 from surebound.load.onnx_file import array
 from surebound.network.op import Shape
@@ -134,6 +134,8 @@ def evaluate(node: "NodeProto", attributes: Attributes, arrays: list[Array], ops
         _check_division(*arrays)
     if node.op_type == "Split" and attributes.get("num_outputs", len(node.output)) != len(node.output):
         raise NetworkError(f"it has {len(node.output)} outputs; expected {attributes['num_outputs']:,}")
+    if node.op_type == "Reshape" and len(arrays) > 1 and bool((arrays[1] < -1).any()):  # which NumPy takes for −1
+        raise NetworkError(f"a shape of {arrays[1].reshape(-1)[:AXES].tolist()}; expected no dimension below -1")
     if node.op_type == "Dropout" and any(a.dtype == np.bool_ and a.any() for a in arrays):
         raise UnsupportedOpError("a dropout in training mode is not supported; expected a network for inference")
     if node.op_type == "Cast" and attributes.get("to") == _TEXT:

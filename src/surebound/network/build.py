@@ -72,8 +72,9 @@ class Builder:
             raise NetworkError(f"{quoted(name or self.name)} has the shape {shape}; expected at least one element")
         if len(self._nodes) >= STEPS:
             raise NetworkError(f"this takes more than {STEPS:,} affine operations and ReLUs; expected at most that")
-        held = (value.numel() for field in fields(op) if isinstance(value := getattr(op, field.name), Tensor))
-        self.tally.add(check_elements(op.shape) + sum(held))
+        check_elements(op.shape)
+        held = (value for field in fields(op) if isinstance(value := getattr(op, field.name), Tensor))
+        self.tally.add(sum(value.numel() for value in held))
         self._nodes.append(Node(op, inputs, name or self.name))
         return len(self._nodes) - 1
 

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 from hostile_case import REFUSED
 from hostile_networks import ANY, after_constants, doubled, f32, graph, i64, node, of_constants, of_input
+from onnx import TensorProto, helper
 from onnx_models import X
 
 HUGE = 2**40
@@ -62,6 +63,8 @@ def _weights() -> dict[str, np.ndarray]:
 _LONG = (REFUSED, *ANY)
 
 
+_TEXT = helper.make_tensor("value", TensorProto.STRING, [1], [b"a" * 1000])
+
 CASES = [
     # ---- of constants
     of_constants("range", "2^40 numbers counted out", "Range", [np.int64(0), np.int64(HUGE), np.int64(1)], MANY),
@@ -73,6 +76,8 @@ CASES = [
     of_constants("zeros", "2^40 zeros", "ConstantOfShape", [i64(HUGE)], MANY),
     of_constants("zeros-wrap", "2^32 x 2^32 zeros, none in 64 bits", "ConstantOfShape", [i64(2**32, 2**32)], MANY),
     of_constants("zeros-negative", "-2^20 x -2^20 zeros", "ConstantOfShape", [i64(-(2**20), -(2**20))], MANY),
+    of_constants("zeros-text", "a text, many times", "ConstantOfShape", [i64(2**20)], "text", value=_TEXT),
+    of_constants("sums-of-none", "2^32 sums of no number", "ReduceSum", [np.zeros((0, 2**32)), i64(0)], MANY),
     of_constants("expand", "a number spread over 2^40 places", "Expand", [f32(1), i64(HUGE)], MANY),
     of_constants("tile", "a number repeated 2^40 times", "Tile", [f32(1), i64(HUGE)], MANY),
     of_constants("pad", "2^40 zeros around a number", "Pad", [f32(1), i64(0, HUGE)], MANY),

@@ -129,7 +129,11 @@ def evaluate(node: "NodeProto", attributes: Attributes, arrays: list[Array], ops
         raise UnsupportedOpError("this operation is not supported on constants")
     for a in arrays:
         check_real(a)
+        if not a.size:  # over an axis of none, there are as many sums as the other axes say
+            check_elements(max(d, 1) for d in a.shape)
     _check_size(node.op_type, attributes, arrays, tally)
+    if node.op_type == "ConstantOfShape" and "value" in attributes:
+        check_real(array(attributes["value"]))
     if node.op_type in ("Div", "Mod"):
         _check_division(*arrays)
     if node.op_type == "Split" and attributes.get("num_outputs", len(node.output)) != len(node.output):

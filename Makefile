@@ -33,7 +33,7 @@ lint: $(INSTALLED) ## check style, types and imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-mutants: $(INSTALLED) ## put bugs into the code and see that tests notice, about fifteen minutes
+mutants: $(INSTALLED) ## put bugs into the code and see that tests notice, about twenty minutes
 	$(BIN)/python tests/mutate.py --jobs $(JOBS) --table docs/mutants.md
 
 bench: $(INSTALLED) ## measure speed in ratios, about four minutes

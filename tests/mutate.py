@@ -38,7 +38,7 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[1]
 LISTS = ROOT / "tests" / "mutants"
 PACKAGE = "surebound"
-SECONDS = 300.0  # for the tests of one mutant
+SECONDS = 900.0  # for the tests of one mutant, which take seconds unless the machine is busy
 
 Fate = Literal["killed", "survived", "equivalent", "stale", "error"]
 

@@ -1,6 +1,7 @@
 """Bounds on layers by splitting: samples, exact ranges by MILPs, and whole verifications that refine on the way."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -23,8 +24,9 @@ from surebound.problem import Box, Property, Region
 from surebound.verify import pipeline
 from surebound.verify.clock import Clock
 from surebound.verify.confirm import Confirm
+from surebound.verify.node import Nodes
 from surebound.verify.pipeline import Options, verify
-from surebound.verify.spaces.layers import refine
+from surebound.verify.spaces.layers import Rounds, refine
 from surebound.verify.strategy import Iterations, Refinement, Strategy
 
 MAKERS: dict[str, tuple[Callable[[np.random.Generator], Network], float]] = {
@@ -94,6 +96,18 @@ def test_exact_ranges_lie_inside_and_many_splits_reach_them(seed: int) -> None:
         gaps[name] = gap
     assert gaps["all"] <= gaps["some"] <= gaps["none"]
     assert gaps["all"] <= 0.5 * gaps["none"] + 1e-9
+
+
+def test_every_part_is_split_or_kept() -> None:
+    """Of two rows with three and two parts, the lower half of each row's are split; the others stay."""
+    row, bound = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([-3.0, -1.0, -2.0, -5.0, -4.0], dtype=torch.float64)
+    rounds = Rounds(2)
+    rounds.push(replace(Nodes.roots(row, {}, torch.float64), bound=bound))
+    assert rounds.pop(1).bound.tolist() == [-3.0, -2.0, -5.0]
+    assert len(rounds) == 2
+    assert rounds.lowest == -4.0
+    assert rounds.nodes is not None
+    assert rounds.nodes.bound.tolist() == [-1.0, -4.0]
 
 
 def test_without_time_the_bounds_stay(rng: np.random.Generator) -> None:

@@ -1,6 +1,7 @@
 """The sound test that decides: multipliers of the wrong sign, solvers that are wrong, rows that are mixed."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -100,6 +101,14 @@ def test_multipliers_of_the_right_sign_prove_what_they_should(key: str) -> None:
         for bound in both(subject(key, [row]), sign, double(1.0), alpha, beta):
             assert bound == pytest.approx(0.125, abs=1e-12)
             assert bound <= 0.125
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_what_is_lost_in_mixing_rows_is_paid_for(key: str) -> None:
+    """2⁵³ − ¼ + ⅛ − 2⁵³ is below 0, but ⅛ or more where the quarter is lost in the large number."""
+    for order in permutations((2.0**53, -0.25, 0.125, -(2.0**53))):
+        for bound in both(subject(key, [(0.0, 0.0, c) for c in order]), 0, double(1.0, 1.0, 1.0, 1.0), 0.5, 0.0):
+            assert bound <= -0.125
 
 
 @pytest.mark.parametrize("key", FORMS)

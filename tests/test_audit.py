@@ -20,7 +20,8 @@ from surebound.network.build import Builder
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Verdict
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 from surebound.verify.subject import Subject, specify
 
 

@@ -15,9 +15,9 @@ from surebound.evaluate import stages
 from surebound.evaluate.stages import Certifier, Settings
 from surebound.network.graph import Network
 from surebound.problem import Box, Region, Verdict
-from surebound.verify import pipeline
+from surebound.verify import stages as verify_stages
 from surebound.verify.clock import OutOfTime
-from surebound.verify.pipeline import Options
+from surebound.verify.options import Options
 from surebound.verify.strategy import Strategy
 
 RIVALS = 9  # of a digit
@@ -74,7 +74,7 @@ def _out_of_time(*_: Any, **__: Any) -> Any:
 
 def test_time_that_runs_out_after_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     network, box, row, least = exact("conv", 3)
-    monkeypatch.setattr(pipeline, "fold_network", _out_of_time)
+    monkeypatch.setattr(verify_stages, "fold_network", _out_of_time)
     found = _decide(network, _regions(box, [row, row], [-least + 1e-3, -least + 100.0]))
     assert (found.status, found.subproblems) == ("timeout", 2)
 
@@ -82,14 +82,14 @@ def test_time_that_runs_out_after_the_root(monkeypatch: pytest.MonkeyPatch) -> N
 def test_time_that_runs_out_while_layers_are_refined(monkeypatch: pytest.MonkeyPatch) -> None:
     network, box, row, least = exact("conv", 3)
     searched = []
-    search = pipeline.search_neurons
+    search = verify_stages.search_neurons
 
     def counted(*args: Any) -> Any:
         searched.append(search(*args))
         return searched[-1]
 
-    monkeypatch.setattr(pipeline, "search_neurons", counted)
-    monkeypatch.setattr(pipeline, "refine", _out_of_time)
+    monkeypatch.setattr(verify_stages, "search_neurons", counted)
+    monkeypatch.setattr(verify_stages, "refine", _out_of_time)
     found = _decide(network, _regions(box, [row], [-least + 1e-3]), "auto", replace(ALONE, patience=-1.0))
     (outcome,) = searched
     assert outcome.end == "slow" and outcome.subproblems > 1

@@ -24,7 +24,8 @@ from surebound.network.model import Model
 from surebound.problem import Box, Counterexample, Property, Region
 from surebound.verify.clock import Clock
 from surebound.verify.node_lp import Answer, NodeLP
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 from surebound.verify.queue import Queue
 from surebound.verify.search import Limits, search_neurons
 from surebound.verify.spaces.neurons import NeuronSpace

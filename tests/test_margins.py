@@ -36,10 +36,10 @@ def _case(name: str, radius: float) -> tuple[Network, Tensor, Tensor, Tensor]:
 
 def _all(network: Network, lower: Tensor, upper: Tensor, rows: Tensor) -> dict[str, Tensor]:
     enclosure = enclose(network, lower, upper)
-    found = {"ibp": interval_rows(enclosure, rows), "crown-ibp": linear_rows(enclosure, rows, FIXED)}
+    found = {"ibp": interval_rows(enclosure, rows), "crown-ibp": linear_rows(enclosure, FIXED, rows)}
     tighten_layers(enclosure, LayerBounding(slopes=("crown",), ascent=None), lambda: None)
-    found["crown"] = linear_rows(enclosure, rows, FIXED)
-    found["alpha-crown"] = linear_rows(enclosure, rows, OPTIMISED)
+    found["crown"] = linear_rows(enclosure, FIXED, rows)
+    found["alpha-crown"] = linear_rows(enclosure, OPTIMISED, rows)
     return found
 
 

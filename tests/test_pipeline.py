@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import permutations
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,10 +16,14 @@ from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
+from surebound.verify import stages
+from surebound.verify.cascade import Question, Settled
 from surebound.verify.confirm import Confirm
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 from surebound.verify.search import Programs
 from surebound.verify.spaces.programs import Standstill
+from surebound.verify.stages import Rows
 from surebound.verify.strategy import Strategy
 
 WEAK = PGD(steps=1, restarts=1)
@@ -165,3 +170,59 @@ def test_every_root_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify(model(network), problem, options).status != "unsat"
     fine = replace(problem, regions=problem.regions[:4])
     assert verify(model(network), fine, replace(options, timeout=20.0)).status == "unsat"
+
+
+@pytest.mark.parametrize("stage", ["ibp", "crown"])
+def test_every_box_has_its_own_bounds(stage: Literal["ibp", "crown"], rng: np.random.Generator) -> None:
+    """However many boxes, regions of a box and rows of a region are bounded together."""
+    network = random_fc(rng, (3, 6, 5, 2))
+    questions = []
+    for count in (2, 1, 3, 1, 2):
+        lower, upper = random_box(rng, network, radius=0.3)
+        box = Box(lower.flatten().numpy(), upper.flatten().numpy())
+        regions = [
+            Region(
+                box=box,
+                on_output=rng.normal(size=(rows, 2)),
+                on_input=rng.normal(size=(rows, 3)) if rows > 1 else None,
+                constant=rng.normal(size=rows),
+                strict=np.zeros(rows, dtype=bool),
+            )
+            for rows in rng.integers(1, 4, size=count)
+        ]
+        questions.append(regions)
+    found = []
+    for elements in (1, 2**24):
+        asked = [Question(lambda regions=regions: regions) for regions in questions]  # type: ignore[misc]
+        Rows(stage, network, elements=elements).run(asked)
+        found.append(torch.cat([question.bounds for question in asked]))
+    alone = [Question(lambda region=region: [region]) for regions in questions for region in regions]  # type: ignore[misc]
+    for question in alone:
+        Rows(stage, network).run([question])
+    each = torch.cat([question.bounds for question in alone])
+    for bounds in found:
+        assert torch.allclose(bounds, each, rtol=1e-9, atol=1e-9)
+    assert len(set(each.tolist())) == 9
+
+
+def test_bounds_go_to_the_regions_that_are_open() -> None:
+    question = Question(lambda: [PROVED, TOUCHED, PROVED])
+    assert question.learn(torch.tensor([1.0, -1.0, torch.nan]).double()).tolist() == [False, True, True]
+    assert question.learn(torch.tensor([-2.0, 3.0]).double()).tolist() == [True, False]
+    assert question.bounds.tolist() == [1.0, -1.0, 3.0]
+    assert question.open == [TOUCHED]
+    assert question.proved("test") is None
+    question.learn(torch.tensor([0.5]).double())
+    assert question.proved("test") == Settled(stage="test", end="proved", lower_bound=0.5)
+    assert question.subproblems == 3
+
+
+def test_memory_that_runs_out_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    network, box, row, least = split_needed(1)
+    part = Property((region(box, row, -least + 1e-2),), network.inputs, network.outputs)
+    monkeypatch.setattr(stages, "settle_layers", fails)
+    verdict = verify(model(network), part, Options(branching="upb", quick_attack=WEAK))
+    assert (verdict.status, verdict.reason) == ("unknown", "the memory ran out")

@@ -25,9 +25,10 @@ from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Verdict
 from surebound.report.tables import branching, branching_markdown, by_search
 from surebound.reproduce.scales import SCALES
-from surebound.verify import SEARCHES, pipeline, search
+from surebound.verify import SEARCHES, search, stages
 from surebound.verify.iterations import Iteration
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 from surebound.verify.spaces import neurons
 from surebound.verify.spaces.neurons import NeuronSpace
 from surebound.verify.strategy import default, paper, profile
@@ -71,8 +72,8 @@ def watched(patch: pytest.MonkeyPatch) -> list[str]:
 
         patch.setattr(owner, attribute, call)
 
-    watch(pipeline, "refine", "refinement")
-    watch(pipeline, "search_inputs", "bisection")
+    watch(stages, "refine", "refinement")
+    watch(stages, "search_inputs", "bisection")
     watch(NeuronSpace, "_polish", "polishing")
     watch(Mixture, "choose", "mixture")
     watch(search.Programs, "run", "programs")

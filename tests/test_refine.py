@@ -21,11 +21,12 @@ from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
-from surebound.verify import pipeline
+from surebound.verify import stages
 from surebound.verify.clock import Clock
 from surebound.verify.confirm import Confirm
 from surebound.verify.node import Nodes
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 from surebound.verify.spaces.layers import Rounds, refine
 from surebound.verify.strategy import Iterations, Refinement, Strategy
 
@@ -126,7 +127,7 @@ def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatc
         calls.append(1)
         return refine(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pipeline, "refine", counted)
+    monkeypatch.setattr(stages, "refine", counted)
     rng = np.random.default_rng(seed)
     network = random_fc(rng, (4, 10, 10, 2))
     lower, upper = random_box(rng, network, radius=2.0)

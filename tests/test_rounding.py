@@ -27,7 +27,8 @@ from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear, Sum
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 
 Rational = list[Fraction]
 SOUND = [name for name in BOUNDS if name != "milp"]  # which is exact up to its solver's tolerances only

@@ -27,10 +27,11 @@ from surebound.errors import PropertyError, UsageError
 from surebound.network.graph import Input, Network, Node
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Robustness, Verdict
-from surebound.verify import pipeline
+from surebound.verify import stages
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.early_stop import Pace
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 from surebound.verify.queue import Queue
 from surebound.verify.strategy import Iterations, Strategy
 
@@ -410,11 +411,11 @@ def test_equal_boxes_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     network, box, row, least = exact("conv", 3)
     bounded: list[float] = []
 
-    def settle(enclosure: Enclosure, check: Callable[[], None], whole: Any = pipeline.settle_layers) -> None:
+    def settle(enclosure: Enclosure, check: Callable[[], None], whole: Any = stages.settle_layers) -> None:
         bounded.append(float(enclosure.upper[0].max()))
         whole(enclosure, check)
 
-    monkeypatch.setattr(pipeline, "settle_layers", settle)
+    monkeypatch.setattr(stages, "settle_layers", settle)
     lower = np.where(box.lower == 0, -0.0, box.lower)
     copies = [Box(box.lower.copy(), box.upper.copy()), Box(lower, box.upper.copy()), box]
     other = Box(box.lower, box.upper + np.eye(len(box.upper))[0] * 2.0**-50)

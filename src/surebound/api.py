@@ -77,7 +77,7 @@ def verify(
         early_stop: answer ``timeout`` as soon as the search is not expected to end in time.
         on_progress: called now and then with a `surebound.verify.progress.Progress`.
     """
-    from surebound.verify.pipeline import Options
+    from surebound.verify.options import Options
     from surebound.verify.pipeline import verify as run
 
     begin = time.monotonic()

@@ -141,7 +141,8 @@ class _Work:
                 quick_import()
             set_threads(args.threads)
             from surebound.load.onnx import load_model
-            from surebound.verify.pipeline import Options, verify
+            from surebound.verify.options import Options
+            from surebound.verify.pipeline import verify
 
             model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
         self.doing = "verifying"

@@ -32,7 +32,7 @@ class InputSpace:
 
     def __init__(self, network: Network, regions: Sequence[Region], strategy: Strategy, clock: Clock) -> None:
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
-        self.rows = _stack(regions, network)
+        self.rows = stack(regions, network)
         neurons = sum(network.width(k) for k in range(len(network.layers)))
         self.remembered = neurons if neurons <= strategy.remembered else 0
         widest = max([network.width(k) for k in range(len(network.layers))], default=1)
@@ -121,7 +121,7 @@ def _middle(nodes: Nodes) -> Tensor:
     return (nodes.state["lower"] + nodes.state["upper"]) / 2
 
 
-def _stack(regions: Sequence[Region], network: Network) -> tuple[Tensor, Tensor, Tensor]:
+def stack(regions: Sequence[Region], network: Network) -> tuple[Tensor, Tensor, Tensor]:
     """All regions' rows, each region's last one repeated so that all have as many.
 
     # (regions, rows, outputs), (regions, rows, inputs), (regions, rows)

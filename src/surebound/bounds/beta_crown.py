@@ -99,6 +99,10 @@ class Specification:
         """The size of each row's coefficients, by which float32 noise is judged. # (rows,)"""
         return torch.cat([self.rows.coefficients, self.rows.constant[:, None]], dim=1).abs().amax(1)
 
+    def count(self, region: int) -> int:
+        """The rows of a region."""
+        return self.starts[region + 1] - self.starts[region]
+
     @property
     def most_rows(self) -> int:
         return max(b - a for a, b in pairwise(self.starts))

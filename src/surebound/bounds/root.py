@@ -23,6 +23,7 @@ from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.relaxation import Relaxation, relax
 from surebound.bounds.support import groups
 from surebound.bounds.timed import Check, timed
+from surebound.bounds.witness import LINES, NOBODY, Reason, Witness, on_grid
 from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, size
@@ -46,30 +47,30 @@ class LayerBounding:
         return self.slopes[0] if self.ascent is None and len(self.slopes) == 1 else None
 
 
-RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor]]
-"""Sound lower and upper bounds of rows over a form's box. # (rows,) float64 each"""
+RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor, Reason]]
+"""Sound lower and upper bounds of rows over a form's box, and why they hold. # (rows,) float64 each"""
 
 
 def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
     """Sound lower bounds of rows. # (rows,) float64"""
     if bounding.fixed is None:
-        alpha, _ = _find_slopes(form, rows, bounding, signs=False)
+        alpha = _find_slopes(form, rows, bounding, signs=False)[0].alpha
     else:
         alpha = _fixed_slopes(form, bounding.fixed)
     return _sound_lower(form, rows, alpha)
 
 
-def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor, Tensor]:
+def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor, Tensor, Reason]:
     """Sound lower and upper bounds of rows over one box, to find their signs: once FastLin or CROWN has settled a row's
     sign, it is not improved further, and its other side stays at infinity. # (rows,) each"""
     both = rows.both_signs()
-    alpha, useful = _find_slopes(form, both, bounding, signs=True)
+    reason, useful = _find_slopes(form, both, bounding, signs=True)
     bound = torch.full((len(both),), -torch.inf, dtype=torch.float64)
-    bound[useful] = _sound_lower(form, both[useful], alpha[useful])
-    return bound[: len(rows)], -bound[len(rows) :]
+    bound[useful] = _sound_lower(form, both[useful], reason.alpha[useful])
+    return bound[: len(rows)], -bound[len(rows) :], reason
 
 
-def _timed_bounds(form: FoldedForm, rows: Rows, bounding: LayerBounding, check: Check) -> tuple[Tensor, Tensor]:
+def _timed_bounds(form: FoldedForm, rows: Rows, bounding: LayerBounding, check: Check) -> tuple[Tensor, Tensor, Reason]:
     return best_bounds(timed(form, check), rows, bounding)
 
 
@@ -89,8 +90,8 @@ def _fixed_slopes(form: Form, name: str) -> Tensor:
     return slope[None] if slope.ndim == 1 else slope
 
 
-def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool) -> tuple[Tensor, Tensor]:
-    """α for each row, found in float32, and which rows are worth a sound evaluation. # (rows, neurons), (rows,) bool
+def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool) -> tuple[Reason, Tensor]:
+    """α for each row, found in float32, and which rows are worth a sound evaluation. # (rows,) bool
 
     With `signs`, row i + n/2 is the negative of row i (see `Rows.both_signs`), and a pair is settled once either of the
     two has a positive bound: then it is not improved, and the other row is not worth an evaluation.
@@ -98,6 +99,7 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
     n = len(rows)
     fast, thin = form.to(torch.float32), rows.to(torch.float32)
     best, alpha = torch.full((n,), -torch.inf), torch.zeros(n, form.neurons)
+    lines = torch.zeros(n, dtype=torch.int8)
     for name in bounding.slopes:
         relaxation = relax(fast.lower, fast.upper, name)
         slopes = Slopes.of(relaxation, None)
@@ -106,12 +108,13 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
         better = bound >= best
         best = torch.where(better, bound, best)
         alpha = torch.where(better[:, None], slope.repeat_interleave(n // len(slope), 0), alpha)
+        lines[better] = LINES.index(name)
     open_ = torch.ones(n, dtype=torch.bool)
     if signs:
         open_ = (best.reshape(2, -1) <= 0).all(0).repeat(2)
     useful = open_ | (best > 0)
     if bounding.ascent is None or not form.neurons:
-        return alpha, useful
+        return Reason(lines, alpha), useful
     todo = torch.nonzero(open_).flatten()
     if len(todo):
         specification = Specification(thin, tuple(range(n + 1)), thin.error)
@@ -119,8 +122,9 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
         if relaxation.upper_slope.ndim == 2:
             relaxation = _per_row(relaxation, n)
         start = Duals(alpha[todo], None, None)
-        alpha[todo] = ascend(fast, specification, relaxation, Splits(todo, None), start, bounding.ascent).duals.alpha
-    return alpha, useful
+        found = ascend(fast, specification, relaxation, Splits(todo, None), start, bounding.ascent).duals.alpha
+        alpha[todo], lines[todo] = on_grid(found), LINES.index("stored")
+    return Reason(lines, alpha), useful
 
 
 def _per_row(relaxation: Relaxation, rows: int) -> Relaxation:
@@ -176,11 +180,13 @@ def interval_is_exact(network: Network, node: int) -> bool:
     return True
 
 
-def settle_layers(enclosure: Enclosure, check: Check) -> None:
+def settle_layers(enclosure: Enclosure, check: Check, witness: Witness = NOBODY) -> None:
     """Bound every layer over one box, tightening the enclosure in place: FastLin for neurons whose sign intervals leave
     open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`)."""
     if not float32_is_kept():
-        tighten_layers(enclosure, LayerBounding(ascent=None), check)
+        if witness is NOBODY:
+            tighten_layers(enclosure, LayerBounding(ascent=None), check)
+        enclosure.extend(len(enclosure.network.nodes) - 1)
         return
     network = enclosure.network
     centred = Centred(enclosure, check)
@@ -195,10 +201,11 @@ def settle_layers(enclosure: Enclosure, check: Check) -> None:
         if interval_is_exact(network, node):
             continue
         low, high = (t[0].clone() for t in enclosure.layer(k))
-        for bounds in (centred.parallel, centred.crossing) if k else (centred.parallel,):
+        for lines in ("fastlin", "crown") if k else ("fastlin",):
+            bounds = centred.parallel if lines == "fastlin" else centred.crossing
             open_ = torch.nonzero((low < 0) & (high > 0)).flatten()
             for index in open_.split(together):
-                lower, upper = bounds(node, index)
+                lower, upper = witness.fixed(k, index, bounds(node, index), (low[index], high[index]), lines)
                 low[index] = torch.maximum(low[index], lower)
                 high[index] = torch.minimum(high[index], upper)
         enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
@@ -213,11 +220,13 @@ def fold_network(
     known: Enclosure | None = None,
     limit: float = torch.inf,
     bound: RowBounds | None = None,
+    witness: Witness = NOBODY,
 ) -> FoldedForm | None:
     """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened).
 
     `known` is an enclosure of the same box from an earlier, coarser pass, whose bounds are built upon. None if the
-    form's matrices would hold more than `limit` numbers. `bound` takes the place of `best_bounds`.
+    form's matrices would hold more than `limit` numbers. `bound` takes the place of `best_bounds`. A `witness` is told
+    why each bound holds.
     """
     network = enclosure.network
     if bound is None:
@@ -236,9 +245,11 @@ def fold_network(
         for index in _chunks(candidates, _widest(form, enclosure), work, check):
             rows = form.fold_neurons(node, index)
             for part, near, own in () if exact else groups(form, rows, local_order(index, shape)):
-                lower, upper = bound(near, own)
-                low[index[part]] = torch.maximum(low[index[part]], lower)
-                high[index[part]] = torch.minimum(high[index[part]], upper)
+                which = index[part]
+                *found, reason = bound(near, own)
+                lower, upper = witness.rows(k, which, near, (found[0], found[1]), (low[which], high[which]), reason)
+                low[which] = torch.maximum(low[which], lower)
+                high[which] = torch.minimum(high[which], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])
             if form.numbers + sum(map(len, kept)) * form.columns > limit:
                 return None

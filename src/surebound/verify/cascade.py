@@ -19,7 +19,9 @@ from torch import Tensor
 
 from surebound.memory import is_out_of_memory
 from surebound.problem import Counterexample, Region
+from surebound.proof.record import BoxRecord
 from surebound.verify.clock import OutOfTime
+from surebound.verify.record import Recording
 from surebound.verify.subject import Subject
 
 End = Literal["proved", "violated", "time", "undecided"]
@@ -49,6 +51,7 @@ class Question:
         self.settled: Settled | None = None
         self.subject: Subject | None = None  # the network over the box, for the open regions
         self.branching: str | None = None  # how it was split
+        self.record: BoxRecord | None = None  # where a proof is written down
         self.refinable = True  # whether its layers may yet be bounded more tightly
 
     @cached_property
@@ -64,6 +67,12 @@ class Question:
     def open(self) -> list[Region]:
         """The regions that are not proved."""
         return [self.regions[i] for i in self._open()]
+
+    @property
+    def recording(self) -> Recording | None:
+        """Where the open regions' proofs go."""
+        record = self.record
+        return None if record is None else Recording(record, [record.regions[i] for i in self._open()])
 
     def _open(self) -> list[int]:
         return torch.nonzero(~(self.bounds > 0)).flatten().tolist()

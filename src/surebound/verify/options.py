@@ -19,6 +19,7 @@ class Options:
     seed: int = 0
     memory: int | None = None  # bytes; None: a quarter of what is available
     early_stop: bool = False
+    proof: bool = False  # write down why a property holds
     quick_attack: PGD | MIFGSM | None = field(
         default_factory=lambda: PGD(steps=20, restarts=2)
     )  # None: attacked already

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from surebound.network.graph import Network
 from surebound.network.model import Model
-from surebound.problem import Property, Region, Robustness, Status, Verdict
+from surebound.problem import Property, Robustness, Status, Verdict
+from surebound.proof.record import BoxRecord
+from surebound.proof.write import Proof
 from surebound.verify.cascade import Question, Settled, run
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
@@ -29,7 +32,7 @@ def verify(
     network = model.network
     prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
     prop.check_fits(inputs=network.inputs, outputs=network.outputs)
-    questions = _by_box([region for region in prop.regions if not region.box.empty])
+    questions = _by_box(prop, network if options.proof else None)
     outcome = _decide(Engine(model, options, clock), questions)
     return Verdict(
         status=_STATUS[outcome.end],
@@ -41,6 +44,7 @@ def verify(
         branching=next((question.branching for question in reversed(questions) if question.branching), None),
         seed=options.seed,
         reason=outcome.reason,
+        proof=_proof(network, questions) if options.proof and outcome.end == "proved" else None,
     )
 
 
@@ -60,12 +64,26 @@ def _decide(engine: Engine, questions: Sequence[Question]) -> Settled:
     return total
 
 
-def _by_box(regions: Sequence[Region]) -> list[Question]:
-    """A question for each box, which is then bounded once, whether or not its regions share the object."""
-    groups: dict[tuple[bytes, bytes], list[Region]] = {}
-    for region in regions:
-        groups.setdefault(region.box.key, []).append(region)
-    return [Question(lambda group=group: group) for group in groups.values()]  # type: ignore[misc]
+def _by_box(prop: Property, recorded: Network | None) -> list[Question]:
+    """A question for each box, which is then bounded once, whether or not its regions share the object.
+
+    Those of a network that is recorded are to write down their proofs.
+    """
+    groups: dict[tuple[bytes, bytes], list[int]] = {}
+    for number, region in enumerate(prop.regions):
+        groups.setdefault(region.box.key, []).append(number)
+    questions = []
+    for box, numbers in enumerate(groups.values()):
+        regions = [prop.regions[number] for number in numbers]
+        if not regions[0].box.empty:
+            questions.append(Question(lambda regions=regions: regions))  # type: ignore[misc]
+            questions[-1].record = None if recorded is None else BoxRecord(recorded, box, numbers)
+    return questions
+
+
+def _proof(network: Network, questions: Sequence[Question]) -> Proof:
+    records = [question.record for question in questions if question.record is not None]
+    return Proof(records, [network.width(k) for k in range(len(network.layers))])
 
 
 _WORST = ("proved", "undecided", "time", "violated")

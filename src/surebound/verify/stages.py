@@ -21,20 +21,21 @@ from surebound.bounds.margins import interval_rows, linear_rows
 from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding, fold_network, settle_layers
 from surebound.bounds.rounding import HUGE
 from surebound.bounds.timed import Check
+from surebound.bounds.witness import NOBODY, on_grid
 from surebound.memory import available
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Region
+from surebound.proof.record import ROOM
 from surebound.verify.cascade import Question, Settled, Stage
 from surebound.verify.engine import Engine
 from surebound.verify.forms import cheapest
+from surebound.verify.record import Recording
 from surebound.verify.search import Outcome, search_inputs, search_neurons
 from surebound.verify.spaces.inputs import stack
 from surebound.verify.spaces.layers import refine
 from surebound.verify.strategy import Refinement
 from surebound.verify.subject import Subject, specify
-
-_FIXED_SLOPES = LayerBounding(ascent=None)
 
 
 def screening(engine: Engine) -> list[Stage[Question]]:
@@ -101,18 +102,39 @@ class Rows:
     elements: int = CHUNK_ELEMENTS  # of the largest tensor
 
     def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        for lines in self._lines(any(question.record is not None for question in open_)):
+            self._run([question for question in open_ if question.open], lines)
+        return [question.proved(self.name) for question in open_]
+
+    def _lines(self, recorded: bool) -> tuple[str, ...]:
+        """The lines around ReLUs: a proof has to name one, else the better of two is chosen in float32."""
+        if self.name == "ibp":
+            return ("flat",)
+        return ("fastlin", "crown") if recorded else ("either",)
+
+    def _run(self, open_: Sequence[Question], lines: str) -> None:
         regions = [question.open for question in open_]
         widest = max(size(node.shape) for node in self.network.nodes)
-        rows = sum(len(region.constant) for region in regions[0])
+        rows = sum(len(region.constant) for region in regions[0]) if regions else 1
         together = max(1, self.elements // (max(rows, 1) * widest))
         for k in range(0, len(open_), together):
             self.check()
-            for question, bounds in zip(open_[k:], self._bounds(regions[k : k + together]), strict=False):
-                question.learn(bounds)
-        return [question.proved(self.name) for question in open_]
+            found = self._bounds(regions[k : k + together], lines)
+            for question, (bounds, row) in zip(open_[k:], found, strict=False):
+                self._learn(question, bounds, row, lines)
 
-    def _bounds(self, regions: Sequence[Sequence[Region]]) -> list[Tensor]:
-        """The best row's bound of each region of each box."""
+    def _learn(self, question: Question, bounds: Tensor, row: Tensor, lines: str) -> None:
+        regions, recording = question.open, question.recording
+        if recording is None:
+            question.learn(bounds)
+            return
+        stays = question.learn(bounds - ROOM * torch.tensor([_scale(region) for region in regions]))
+        for i in torch.nonzero(~stays).flatten().tolist():
+            rows = len(regions[i].constant)
+            recording.record.by_row(recording.regions[i], lines, min(int(row[i]), rows - 1), rows)
+
+    def _bounds(self, regions: Sequence[Sequence[Region]], lines: str) -> list[tuple[Tensor, Tensor]]:
+        """The best row's bound of each region of each box, and which row that is."""
         boxes = [some[0].box for some in regions]
         shape = (-1, *self.network.input_shape)
         ends = (np.stack([box.lower for box in boxes]), np.stack([box.upper for box in boxes]))
@@ -121,13 +143,19 @@ class Rows:
         padded = [[*some, *[some[-1]] * (most - len(some))] for some in regions]  # each box as many regions
         parts = stack([region for some in padded for region in some], self.network)
         rows = tuple(part.reshape(len(boxes), -1, *part.shape[2:]) for part in parts)
-        bounds = (
-            interval_rows(enclosure, *rows, check=self.check)
-            if self.name == "ibp"
-            else linear_rows(enclosure, _FIXED_SLOPES, *rows, check=self.check)
-        )
-        best = bounds.reshape(len(boxes), most, -1).amax(2)
-        return [bound[: len(some)] for bound, some in zip(best, regions, strict=True)]
+        if lines == "flat":
+            bounds = interval_rows(enclosure, *rows, check=self.check)
+        else:
+            slopes = ("fastlin", "crown") if lines == "either" else (lines,)
+            bounds = linear_rows(enclosure, LayerBounding(slopes=slopes, ascent=None), *rows, check=self.check)
+        best = bounds.reshape(len(boxes), most, -1).max(2)
+        found = zip(best.values, best.indices, regions, strict=True)
+        return [(bound[: len(some)], row[: len(some)]) for bound, row, some in found]
+
+
+def _scale(region: Region) -> float:
+    parts = (region.on_output, region.constant, region.on_input)
+    return max(float(np.abs(part).max(initial=0.0)) for part in parts if part is not None)
 
 
 @dataclass(frozen=True)
@@ -163,16 +191,16 @@ class Layers:
     def _bound(self, question: Question) -> None:
         engine, strategy, check = self.engine, self.engine.options.strategy, self.engine.clock.check
         network, box = engine.network, question.open[0].box
-        first = engine.enclosure(box)
-        settle_layers(first, check)
+        first, witness = engine.enclosure(box), question.record or NOBODY
+        settle_layers(first, check, witness)
         form: Form = GraphForm.at(first, network.output)
         subject = Subject(network, form, specify(form, question.open), check)
-        stays = question.learn(root_bounds(engine, subject))
+        stays = question.learn(root_bounds(engine, subject, question.recording))
         if not bool(stays.any()):
             return
         limit = min(strategy.folded_limit, available() // 48)  # a sixth of the memory, in float64
         second = engine.enclosure(box)
-        folded = fold_network(second, strategy.layers, check, known=first, limit=limit)
+        folded = fold_network(second, strategy.layers, check, known=first, limit=limit, witness=witness)
         if folded is None:
             question.subject = subject.only(stays)
         else:
@@ -180,10 +208,14 @@ class Layers:
             question.subject = Subject(network, form, specify(form, question.open), check)
 
 
-def root_bounds(engine: Engine, subject: Subject) -> Tensor:
+def root_bounds(engine: Engine, subject: Subject, recording: Recording | None = None) -> Tensor:
     """A sound bound of each region, without splits. # (regions,) float64"""
     nodes, duals = subject.roots()
-    return subject.sound_bounds(nodes, subject.bound(nodes, duals, engine.options.strategy.root).duals)
+    found = subject.bound(nodes, duals, engine.options.strategy.root).duals
+    if recording is None:
+        return subject.sound_bounds(nodes, found)
+    found = replace(found, alpha=on_grid(found.alpha))
+    return recording.roots(subject, found, subject.sound_bounds(nodes, found))
 
 
 @dataclass(frozen=True)
@@ -211,9 +243,9 @@ class Bisection:
         engine, regions = self.engine, question.open
         question.branching = "input"
         points = engine.try_points(regions)
-        strategy = engine.options.strategy
+        strategy, limits = engine.options.strategy, replace(engine.limits, record=question.recording)
         return _ended(
-            question, search_inputs(engine.network, regions, strategy, engine.clock, points, engine.limits), self.name
+            question, search_inputs(engine.network, regions, strategy, engine.clock, points, limits), self.name
         )
 
 
@@ -231,7 +263,7 @@ class Search:
     def _search(self, question: Question) -> Settled | None:
         engine, regions, strategy = self.engine, question.open, self.engine.options.strategy
         assert question.subject is not None and question.branching is not None
-        limits = engine.limits
+        limits = replace(engine.limits, record=question.recording)
         if question.refinable and not self.last:
             limits = replace(limits, patience=strategy.patience)
         points = engine.try_points(regions)
@@ -274,9 +306,9 @@ class Refine:
             before = root_bounds(engine, question.subject)
             seconds = strategy.refine_share * clock.remaining
             known = question.subject.form.enclosure
-            form = refine(engine.enclosure(regions[0].box), known, self.refinement, clock, seconds)
+            form = refine(engine.enclosure(regions[0].box), known, self.refinement, clock, seconds, question.record)
             subject = Subject(engine.network, form, specify(form, regions), clock.check)
-            after = root_bounds(engine, subject)
+            after = root_bounds(engine, subject, question.recording)
             question.subproblems += len(regions)
             question.subject = subject.only(question.learn(after))
         question.refinable = float(after.min()) >= (1 - strategy.refine_gain) * float(before.min())

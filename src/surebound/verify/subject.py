@@ -130,6 +130,15 @@ class Subject:
         nodes = Splits(torch.tensor([region]), signs[None])
         return float(self._sound(nodes, Duals(alpha[None], beta[None], None), start))
 
+    def multipliers(self, weights: Tensor, alpha: Tensor, beta: Tensor) -> dict[str, Tensor]:
+        """An LP's multipliers as a node's state has them: π of at most 1, for as many rows as any region has."""
+        weights = weights.clamp_min(0.0)
+        size = float(weights.max()) if len(weights) else 0.0
+        scale = 1.0 / size if size > 0 else 1.0
+        mix = torch.zeros(1, self.specification.most_rows, dtype=torch.float64)
+        mix[0, : len(weights)] = weights * scale
+        return {"mix": mix, "alpha": alpha.clamp(0.0, 1.0)[None], "beta": beta.clamp_min(0.0)[None] * scale}
+
     def _sound(self, nodes: Splits, duals: Duals, start: Rows) -> Tensor:
         slopes = Slopes.of(self.relaxation, nodes.signs)
         ready = replace(duals, alpha=slopes.fixed(duals.alpha), beta=_nonnegative(duals.beta))

@@ -19,6 +19,7 @@ from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, products, tighte
 from surebound.bounds.timed import timed
 from surebound.network.graph import Network
 from surebound.problem import Region
+from surebound.proof.record import ROOM
 from surebound.verify.clock import Clock
 from surebound.verify.node import Nodes
 from surebound.verify.strategy import Strategy
@@ -30,9 +31,14 @@ _BOUNDING = LayerBounding(slopes=("crown",), ascent=None)
 class InputSpace:
     """The boxes of regions. `network` in float64."""
 
-    def __init__(self, network: Network, regions: Sequence[Region], strategy: Strategy, clock: Clock) -> None:
+    def __init__(
+        self, network: Network, regions: Sequence[Region], strategy: Strategy, clock: Clock, *, recorded: bool = False
+    ) -> None:
+        """A box of a search that is `recorded` is proved only if it is without what is known of boxes around it."""
+        self.recorded = recorded
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
         self.rows = stack(regions, network)
+        self.counts = torch.tensor([len(region.constant) for region in regions])
         neurons = sum(network.width(k) for k in range(len(network.layers)))
         self.remembered = neurons if neurons <= strategy.remembered else 0
         widest = max([network.width(k) for k in range(len(network.layers))], default=1)
@@ -61,19 +67,37 @@ class InputSpace:
     def bound(self, nodes: Nodes) -> Bounded:
         with self.clock.phase("bounding"):
             state = nodes.state
-            shape = (-1, *self.network.input_shape)
-            enclosure = Enclosure(self.network, state["lower"].reshape(shape), state["upper"].reshape(shape))
             known = (state["layers_lower"], state["layers_upper"]) if self.remembered else None
-            tighten_layers(enclosure, _BOUNDING, self.clock.check, known)
+            enclosure = self._enclosure(nodes, known)
             if self.remembered:
                 layers = [enclosure.layer(k) for k in range(len(self.network.layers))]
                 state = state | {
                     "layers_lower": torch.cat([low for low, _ in layers], dim=1),
                     "layers_upper": torch.cat([high for _, high in layers], dim=1),
                 }
-            bound, slope, x = self._best_rows(enclosure, nodes.region)
+            bound, slope, x, row = self._best_rows(enclosure, nodes.region)
+            proved = bound > 0
+            if self.recorded:
+                proved, row = self._proved_alone(nodes, proved)
+                state = state | {"row": row}
         nodes = replace(nodes, bound=torch.maximum(bound, nodes.bound), state=state)
-        return Bounded(nodes, bound > 0, {"bound": bound, "slope": slope, "x": x})
+        return Bounded(nodes, proved, {"bound": bound, "slope": slope, "x": x})
+
+    def _enclosure(self, nodes: Nodes, known: tuple[Tensor, Tensor] | None) -> Enclosure:
+        shape = (-1, *self.network.input_shape)
+        enclosure = Enclosure(self.network, *(nodes.state[end].reshape(shape) for end in ("lower", "upper")))
+        tighten_layers(enclosure, _BOUNDING, self.clock.check, known)
+        return enclosure
+
+    def _proved_alone(self, nodes: Nodes, hopeful: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of the hopeful boxes are proved from nothing but themselves, and by which row."""
+        proved, row = torch.zeros_like(hopeful), torch.zeros(len(nodes), dtype=torch.int64)
+        some = torch.nonzero(hopeful).flatten()
+        if len(some):
+            bound, _, _, best = self._best_rows(self._enclosure(nodes[some], None), nodes.region[some])
+            scale = torch.cat([part[nodes.region[some]].flatten(1) for part in self.rows], dim=1).abs().amax(1)
+            proved[some], row[some] = bound > ROOM * scale, best
+        return proved, row
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
         lowest = open_.hints["bound"].argsort()[: self.strategy.points]
@@ -96,12 +120,13 @@ class InputSpace:
         """A box that is too narrow to be halved stays open: its bound is within rounding of the threshold."""
         return Leaf(False)
 
-    def _best_rows(self, enclosure: Enclosure, region: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The best row's bound of each box, its coefficient on the input, and its minimiser."""
+    def _best_rows(self, enclosure: Enclosure, region: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The best row's bound of each box, its coefficient on the input, its minimiser, and which row it is."""
         form = GraphForm.at(enclosure, self.network.output)
         bound = torch.full((len(region),), -torch.inf, dtype=torch.float64)
         slope = torch.zeros(len(region), self.network.inputs, dtype=torch.float64)
         x = (form.box_lower + form.box_upper).reshape(len(region), -1) / 2
+        row = torch.zeros(len(region), dtype=torch.int64)
         shape = (len(region), form.neurons)
         relaxation = relax(form.lower.reshape(shape), form.upper.reshape(shape))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
@@ -114,7 +139,8 @@ class InputSpace:
             bound = torch.where(better, result.bound, bound)
             slope = torch.where(better[:, None], result.pulled.at_input, slope)
             x = torch.where(better[:, None], result.x, x)
-        return bound, slope, x
+            row[better] = torch.minimum(torch.tensor(r), self.counts[region[better]] - 1)
+        return bound, slope, x, row
 
 
 def _middle(nodes: Nodes) -> Tensor:

@@ -11,6 +11,7 @@ COMMANDS: "Registry[Command]" = Registry(
     "command",
     {
         "verify": "surebound.cli.verify:COMMAND",
+        "check": "surebound.cli.check:COMMAND",
         "inspect": "surebound.cli.inspect:COMMAND",
         "train": "surebound.cli.train:COMMAND",
         "attack": "surebound.cli.attack:COMMAND",

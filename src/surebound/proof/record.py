@@ -18,6 +18,7 @@ Array = NDArray[Any]
 Ends = tuple[Tensor, Tensor]
 _FAR = 1e30  # as good as no bound
 ROOM = 1e-9  # of a bound's size, left to the checker for roundings of its own
+ROOM32 = 1e-5  # the same after a float32 pass, whose slopes are rounded, too
 
 
 @dataclass(eq=False)
@@ -63,7 +64,7 @@ class BoxRecord:
     # ---- layers
 
     def fixed(self, layer: int, index: Tensor, found: Ends, known: Ends, lines: Lines) -> Ends:
-        found, better = _less(found, known)
+        found, better = _less(found, known, ROOM32)
         self._begin(layer)
         for side, end, some in zip((1, -1), found, better, strict=True):
             if bool(some.any()):
@@ -71,7 +72,7 @@ class BoxRecord:
         return found
 
     def rows(self, layer: int, index: Tensor, form: Form, found: Ends, known: Ends, reason: Reason) -> Ends:
-        found, better = _less(found, known)
+        found, better = _less(found, known, ROOM)
         self._begin(layer)
         if reason.trees is not None:
             self._grown(index, found, better, reason.trees)
@@ -115,6 +116,13 @@ class BoxRecord:
             self.steps.append(step)
         self._claims = {}
 
+    @property
+    def needed(self) -> list[Step]:
+        """The steps, but for claims about layers that no later step builds on."""
+        builds = [step.about["kind"] == "region" and "rebound" not in step.about for step in self.steps]
+        last = max((i for i, some in enumerate(builds) if some), default=-1)
+        return [step for i, step in enumerate(self.steps) if i <= last or step.about["kind"] == "region"]
+
     # ---- regions
 
     def by_row(self, region: int, lines: str, row: int, rows: int) -> None:
@@ -137,10 +145,10 @@ class BoxRecord:
         self.steps.append(Step(about, forest=forest, root=root))
 
 
-def _less(found: Ends, known: Ends) -> tuple[Ends, Ends]:
+def _less(found: Ends, known: Ends, room: float) -> tuple[Ends, Ends]:
     """Bounds with some room, and where they are better than what is known."""
     size = sum(end.abs().nan_to_num(posinf=0.0) for end in (*found, *known))
-    low, high = found[0] - ROOM * size, found[1] + ROOM * size
+    low, high = found[0] - room * size, found[1] + room * size
     return (low, high), (low > known[0], high < known[1])
 
 

@@ -40,7 +40,7 @@ class Proof:
             replacing(path) as partial,
             zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL) as archive,
         ):
-            steps = [step for record in self.records for step in record.steps]
+            steps = [step for record in self.records for step in record.needed]
             about["steps"] = [_write(archive, f"s{number}", step) for number, step in enumerate(steps)]
             _add(archive, "about", np.frombuffer(json.dumps(about).encode(), np.uint8))
 

@@ -34,13 +34,14 @@ class InputSpace:
     def __init__(
         self, network: Network, regions: Sequence[Region], strategy: Strategy, clock: Clock, *, recorded: bool = False
     ) -> None:
-        """A box of a search that is `recorded` is proved only if it is without what is known of boxes around it."""
-        self.recorded = recorded
+        """In a search that is `recorded`, a box is bounded from nothing but itself, as whoever checks it does."""
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
         self.rows = stack(regions, network)
+        scale = torch.cat([part.flatten(1) for part in self.rows], dim=1).abs().amax(1)
+        self.least = ROOM * scale if recorded else torch.zeros_like(scale)  # of a bound that proves
         self.counts = torch.tensor([len(region.constant) for region in regions])
         neurons = sum(network.width(k) for k in range(len(network.layers)))
-        self.remembered = neurons if neurons <= strategy.remembered else 0
+        self.remembered = neurons if neurons <= strategy.remembered and not recorded else 0
         widest = max([network.width(k) for k in range(len(network.layers))], default=1)
         in_time = PASS_PRODUCTS // (8 * max(products(network, network.output), 1))
         self.batch = max(1, min(max(8, strategy.box_elements // (2 * widest**2)), in_time))
@@ -68,7 +69,9 @@ class InputSpace:
         with self.clock.phase("bounding"):
             state = nodes.state
             known = (state["layers_lower"], state["layers_upper"]) if self.remembered else None
-            enclosure = self._enclosure(nodes, known)
+            shape = (-1, *self.network.input_shape)
+            enclosure = Enclosure(self.network, state["lower"].reshape(shape), state["upper"].reshape(shape))
+            tighten_layers(enclosure, _BOUNDING, self.clock.check, known)
             if self.remembered:
                 layers = [enclosure.layer(k) for k in range(len(self.network.layers))]
                 state = state | {
@@ -76,28 +79,8 @@ class InputSpace:
                     "layers_upper": torch.cat([high for _, high in layers], dim=1),
                 }
             bound, slope, x, row = self._best_rows(enclosure, nodes.region)
-            proved = bound > 0
-            if self.recorded:
-                proved, row = self._proved_alone(nodes, proved)
-                state = state | {"row": row}
-        nodes = replace(nodes, bound=torch.maximum(bound, nodes.bound), state=state)
-        return Bounded(nodes, proved, {"bound": bound, "slope": slope, "x": x})
-
-    def _enclosure(self, nodes: Nodes, known: tuple[Tensor, Tensor] | None) -> Enclosure:
-        shape = (-1, *self.network.input_shape)
-        enclosure = Enclosure(self.network, *(nodes.state[end].reshape(shape) for end in ("lower", "upper")))
-        tighten_layers(enclosure, _BOUNDING, self.clock.check, known)
-        return enclosure
-
-    def _proved_alone(self, nodes: Nodes, hopeful: Tensor) -> tuple[Tensor, Tensor]:
-        """Which of the hopeful boxes are proved from nothing but themselves, and by which row."""
-        proved, row = torch.zeros_like(hopeful), torch.zeros(len(nodes), dtype=torch.int64)
-        some = torch.nonzero(hopeful).flatten()
-        if len(some):
-            bound, _, _, best = self._best_rows(self._enclosure(nodes[some], None), nodes.region[some])
-            scale = torch.cat([part[nodes.region[some]].flatten(1) for part in self.rows], dim=1).abs().amax(1)
-            proved[some], row[some] = bound > ROOM * scale, best
-        return proved, row
+        nodes = replace(nodes, bound=torch.maximum(bound, nodes.bound), state=state | {"row": row})
+        return Bounded(nodes, bound > self.least[nodes.region], {"bound": bound, "slope": slope, "x": x})
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
         lowest = open_.hints["bound"].argsort()[: self.strategy.points]

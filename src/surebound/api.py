@@ -62,6 +62,7 @@ def verify(
     seed: int = 0,
     memory: int | None = None,
     early_stop: bool = False,
+    proof: bool = False,
     on_progress: "OnProgress | None" = None,
 ) -> Verdict:
     """Decide whether a network satisfies a property.
@@ -75,13 +76,16 @@ def verify(
         seed: for the attacks, the only source of randomness.
         memory: bytes for the search's queue, which goes to disk beyond; None for a quarter of what is free.
         early_stop: answer ``timeout`` as soon as the search is not expected to end in time.
+        proof: keep a proof of ``unsat`` in ``verdict.proof``, whose ``save`` writes it for `surebound.check`.
         on_progress: called now and then with a `surebound.verify.progress.Progress`.
     """
     from surebound.verify.options import Options
     from surebound.verify.pipeline import verify as run
 
     begin = time.monotonic()
-    options = Options.of(search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop)
+    options = Options.of(
+        search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop, proof=proof
+    )
     end = inf if timeout is None else begin + timeout
     model = None if isinstance(net, str | Path) else _loaded(net)
     try:

@@ -41,6 +41,7 @@ def test_lists_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"cifar10-2-255-ibp-r", "cifar10-8-255-ibp-r-mask", "cifar10-2-255-colt", "mnist-0.1-ibp-r-cpu"} <= {*names}
 
 
+@pytest.mark.slow
 def test_trains_resumes_and_is_attacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "runs" / "digits"
     assert main([*TRAIN, "--out", str(out)]) == 0
@@ -56,6 +57,7 @@ def test_trains_resumes_and_is_attacked(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.startswith("standard")
 
 
+@pytest.mark.slow
 def test_a_run_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")
     assert main([*TRAIN, "--out", out, "--quiet"]) == 0

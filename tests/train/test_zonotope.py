@@ -123,6 +123,7 @@ def areas(bounds: list[list[tuple[Array, Array]]]) -> float:
     return float(np.mean([(np.maximum(-b[-1][0], 0) * np.maximum(b[-1][1], 0)).sum() for b in bounds]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["merged", "separate"])
 @pytest.mark.parametrize("estimator", ["median", "geometric-mean"])
 def test_estimates_converge_to_exact_norms(estimator, groups) -> None:

@@ -82,6 +82,7 @@ def radii(bounds: list[Interval]) -> list[torch.Tensor]:
     return [((high - low) / 2).detach() for low, high in bounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["merged", "separate"])
 @pytest.mark.parametrize("estimator", ["median", "geometric-mean"])
 def test_many_projections_come_close_to_the_exact_bounds(groups: Any, estimator: Any) -> None:

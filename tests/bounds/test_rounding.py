@@ -19,7 +19,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.interval import collect
+from surebound.bounds.layerwise import collect
 from surebound.bounds.relaxation import relax
 from surebound.bounds.result import LayerBounds
 from surebound.bounds.root import LayerBounding, fold_network

@@ -134,7 +134,7 @@ def test_mistakes_are_one_sentence(
 def test_running_out_of_memory_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surebound.train.zonotope.Projections.draw", lambda *_: torch.empty(2**60))
+    monkeypatch.setattr("surebound.train.cauchy.Projections.draw", lambda *_: torch.empty(2**60))
     out = tmp_path / "out"
     assert "training ran out of memory" in failure(capsys, *TRAIN, *CAP, "--set", "loss={}", "--out", str(out))
     assert not out.exists()

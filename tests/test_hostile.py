@@ -35,6 +35,7 @@ def test_there_are_enough_files() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_hostile(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

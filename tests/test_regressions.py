@@ -13,6 +13,8 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.load.onnx import load_onnx
 
+pytestmark = pytest.mark.slow
+
 FLOAT32_MAX = np.array(np.finfo(np.float32).max)
 
 

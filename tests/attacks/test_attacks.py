@@ -16,10 +16,10 @@ from torch import Tensor
 
 import surebound.attacks.objective
 from surebound.attacks import ATTACKS
+from surebound.attacks.descent import AttackResult
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective, round_inward
 from surebound.attacks.pgd import PGD
-from surebound.attacks.result import AttackResult
 from surebound.errors import PropertyError, UsageError
 from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu

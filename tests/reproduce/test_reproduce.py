@@ -27,6 +27,8 @@ from surebound.reproduce.pool import Ended, Pool, Status
 from surebound.reproduce.scales import METHODS, NETWORKS, PROFILES, RULES, SCALES, SETTINGS, Cell
 from surebound.train.config import read_config
 
+pytestmark = pytest.mark.slow
+
 TABLE1 = ["reproduce", "table1", "--scale", "smoke", "--workers", "1"]
 BRANCHING = ["reproduce", "branching", "--scale", "smoke"]
 CELLS = [Cell(s, m, seed) for seed in (0, 1) for m in METHODS for s in SETTINGS]

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from chains import tiny_batch, tiny_chain
 from numpy.typing import NDArray
 
-from surebound.bounds.zonotope import cauchy_median
-from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch
+from surebound.train.cauchy import Projections
 from surebound.train.chain import Chain
-from surebound.train.zonotope import Projections, Zonotope, enclose, relax
-from tests.chains import tiny_batch, tiny_chain
+from surebound.train.zonotope import Zonotope, enclose, relax
 
 Array = NDArray[np.float64]
 MANY = 4_000
@@ -123,6 +122,7 @@ def areas(bounds: list[list[tuple[Array, Array]]]) -> float:
     return float(np.mean([(np.maximum(-b[-1][0], 0) * np.maximum(b[-1][1], 0)).sum() for b in bounds]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["merged", "separate"])
 @pytest.mark.parametrize("estimator", ["median", "geometric-mean"])
 def test_estimates_converge_to_exact_norms(estimator, groups) -> None:
@@ -221,21 +221,3 @@ def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     _, _, single = enclosed(2, regularise=True)
     torch.testing.assert_close(whole.area, single.area)
     torch.testing.assert_close(whole.zonotope.relus[1].lam, single.zonotope.relus[1].lam)
-
-
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least 2 for the geometric-mean, got 1"):
-        Projections(count=1, estimator="geometric-mean")
-    with pytest.raises(UsageError, match="clip of projections must be positive, got 0"):
-        Projections(clip=0.0)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 49, 50, 100])
-def test_median_by_comparisons(count: int) -> None:
-    """Values and gradients of NumPy's median and of the sort behind `cauchy_median`."""
-    projected = torch.randn(count, 2, 5, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(2, 5, dtype=torch.float64)
-    found = Projections().estimate(projected)
-    np.testing.assert_array_equal(found.detach(), np.median(np.abs(projected.detach().numpy()), axis=0))
-    gradients = [torch.autograd.grad((m * weights).sum(), projected)[0] for m in (found, cauchy_median(projected))]
-    torch.testing.assert_close(*gradients)

@@ -98,6 +98,7 @@ def region(box: Box, row: NDArray[np.float64], constant: float) -> Region:
     return Region(box=box, on_output=row[None], constant=np.array([constant]), strict=np.zeros(1, dtype=bool))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branching", ["auto", "upb", "input"])
 def test_every_region_is_searched_with_its_own_rows(branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two regions over one box, one of which has a counterexample that is never replayed: no search may prove it."""

@@ -10,12 +10,12 @@ from interval_oracle import Array, Box, Net, cross_entropies, intervals, logits,
 
 from surebound.errors import UsageError
 from surebound.train.batch import Batch, Draws
+from surebound.train.cauchy import Projections
 from surebound.train.chain import Chain
 from surebound.train.interval import Interval
 from surebound.train.linear_bounds import fastlin_layers
 from surebound.train.losses import cap
 from surebound.train.losses.cap import CAP, _Relaxed, projected_layers
-from surebound.train.zonotope import Projections
 
 
 def dual(net: Net, hidden: list[Box], low: Array, high: Array, c: Array) -> float:
@@ -82,6 +82,7 @@ def radii(bounds: list[Interval]) -> list[torch.Tensor]:
     return [((high - low) / 2).detach() for low, high in bounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["merged", "separate"])
 @pytest.mark.parametrize("estimator", ["median", "geometric-mean"])
 def test_many_projections_come_close_to_the_exact_bounds(groups: Any, estimator: Any) -> None:

@@ -114,6 +114,7 @@ def decide(subject: Subject) -> Tree:
     return tree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_formulas_equal_all_assignments(seed: int) -> None:
     rng = np.random.default_rng(seed)

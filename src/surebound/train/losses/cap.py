@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from surebound.train.batch import Batch, Draws, Terms
+from surebound.train.cauchy import Projections
 from surebound.train.chain import Chain, Layers, linear
 from surebound.train.interval import Interval, affine_interval, propagate
 from surebound.train.linear_bounds import (
@@ -22,7 +23,6 @@ from surebound.train.linear_bounds import (
     triangle,
 )
 from surebound.train.mixture import expect_within, natural_part
-from surebound.train.zonotope import Projections
 
 NORM_ELEMENTS = 2**21  # numbers whose norms are estimated at once, so that they stay in a CPU's cache
 

@@ -408,18 +408,18 @@ def tiny_copies() -> Case:
 
 
 def tiny_relus() -> Case:
-    """The same, by as many active ReLUs that read the input, the last of them first."""
+    """The same, by 128 active ReLUs that read the input, the last of them first; each is multiplied by 2¹⁰⁰."""
     build = Builder((1,))
-    relus = [build.add(Relu((1,)), 0) for _ in range(N + 1)]
-    return Case(build.build(build.concat(relus, 0)), [SMALL / 2], [SMALL], -LARGE * losing(N).flip(0), [SMALL])
+    copies = [build.linear(build.add(Relu((1,)), 0), [[2.0**100]]) for _ in range(128)]
+    c = -LARGE * 2.0**-100 * losing(127).flip(0)
+    return Case(build.build(build.concat(copies, 0)), [SMALL / 2], [SMALL], c, [SMALL])
 
 
 def tiny_own() -> Case:
-    """−x from the row's own coefficient on the input, and −u x − … through copies."""
+    """−x from the row's own coefficient on the input, and −u x − … through copies, each multiplied by 2⁶⁰."""
     build = Builder((1,))
-    network = build.build(build.concat([0] * N, 0))
-    d = -LARGE * ones(1)
-    return Case(network, [SMALL / 2], [SMALL], -LARGE * losing(N)[1:], [SMALL], d=d)
+    network = build.build(build.concat([build.linear(0, [[2.0**60]]) for _ in range(N)], 0))
+    return Case(network, [SMALL / 2], [SMALL], -LARGE * 2.0**-60 * losing(N)[1:], [SMALL], d=-LARGE * ones(1))
 
 
 def tiny_biases() -> Case:
@@ -432,9 +432,8 @@ def tiny_biases() -> Case:
 def tiny_fixed() -> Case:
     """−x₀ − u x₁ − …, over inputs that are fixed."""
     build = Builder((N + 1,))
-    network = build.build(build.reshape(0, (1, N + 1)))
     low = [SMALL] * (N + 1)
-    return Case(network, low, low, -LARGE * losing(N), low)
+    return Case(build.build(0), low, low, -LARGE * losing(N), low)
 
 
 @pytest.mark.parametrize("key", FORMS)

@@ -112,10 +112,10 @@ class Rows:
 
     def _batches(self, open_: Sequence[Question]) -> Iterator[list[Question]]:
         """Questions with about as many rows each, since all of a batch are given as many as the largest has."""
-        batch: list[Question] = []
+        batch, most = list[Question](), self._most
         counts, least = [sum(len(region.constant) for region in question.open) for question in open_], 0
         for i in sorted(range(len(open_)), key=counts.__getitem__):
-            if batch and (counts[i] > 2 * least or counts[i] * (len(batch) + 1) > self._most):
+            if batch and (counts[i] > 2 * least or counts[i] * (len(batch) + 1) > most):
                 yield batch
                 batch = []
             least = least if batch else counts[i]

@@ -108,7 +108,7 @@ class FoldedForm:
         fixed[self.free] = False
         if bool(fixed.any()):
             point = enclosure.lower[0].flatten()[fixed]
-            slack = enclosure.upper[0].flatten()[fixed] - point
+            slack = enclosure.upper[0].flatten()[fixed] - point + TINY
             constant += flat[:, fixed] @ point
             error += flat[:, fixed].abs() @ (enclosure.constant_error(len(point)) * point.abs() + slack)
         audit = auditor()

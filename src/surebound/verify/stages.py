@@ -4,7 +4,7 @@ Those of `screening` take many questions together. Those of `closing` take one a
 has a network of its own: its layers bounded, its stable neurons folded away.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,10 +29,9 @@ from surebound.verify.cascade import Question, Settled, Stage
 from surebound.verify.engine import Engine
 from surebound.verify.forms import cheapest
 from surebound.verify.search import Outcome, search_inputs, search_neurons
-from surebound.verify.spaces.inputs import stack
 from surebound.verify.spaces.layers import refine
 from surebound.verify.strategy import Refinement
-from surebound.verify.subject import Subject, specify
+from surebound.verify.subject import Subject, specify, stack_rows
 
 _FIXED_SLOPES = LayerBounding(ascent=None)
 
@@ -101,15 +100,27 @@ class Rows:
     elements: int = CHUNK_ELEMENTS  # of the largest tensor
 
     def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
-        regions = [question.open for question in open_]
-        widest = max(size(node.shape) for node in self.network.nodes)
-        rows = sum(len(region.constant) for region in regions[0])
-        together = max(1, self.elements // (max(rows, 1) * widest))
-        for k in range(0, len(open_), together):
-            self.check()
-            for question, bounds in zip(open_[k:], self._bounds(regions[k : k + together]), strict=False):
+        for batch in self._batches(open_):
+            for question, bounds in zip(batch, self._bounds([question.open for question in batch]), strict=True):
                 question.learn(bounds)
         return [question.proved(self.name) for question in open_]
+
+    @property
+    def _most(self) -> int:
+        """Rows bounded at once."""
+        return max(1, self.elements // max(size(node.shape) for node in self.network.nodes))
+
+    def _batches(self, open_: Sequence[Question]) -> Iterator[list[Question]]:
+        """Questions with about as many rows each, since all of a batch are given as many as the largest has."""
+        batch, most = list[Question](), self._most
+        counts, least = [sum(len(region.constant) for region in question.open) for question in open_], 0
+        for i in sorted(range(len(open_)), key=counts.__getitem__):
+            if batch and (counts[i] > 2 * least or counts[i] * (len(batch) + 1) > most):
+                yield batch
+                batch = []
+            least = least if batch else counts[i]
+            batch.append(open_[i])
+        yield batch
 
     def _bounds(self, regions: Sequence[Sequence[Region]]) -> list[Tensor]:
         """The best row's bound of each region of each box."""
@@ -117,17 +128,23 @@ class Rows:
         shape = (-1, *self.network.input_shape)
         ends = (np.stack([box.lower for box in boxes]), np.stack([box.upper for box in boxes]))
         enclosure = enclose(self.network, *(torch.from_numpy(end).reshape(shape) for end in ends))
-        most = max(map(len, regions))
-        padded = [[*some, *[some[-1]] * (most - len(some))] for some in regions]  # each box as many regions
-        parts = stack([region for some in padded for region in some], self.network)
-        rows = tuple(part.reshape(len(boxes), -1, *part.shape[2:]) for part in parts)
-        bounds = (
-            interval_rows(enclosure, *rows, check=self.check)
-            if self.name == "ibp"
-            else linear_rows(enclosure, _FIXED_SLOPES, *rows, check=self.check)
-        )
-        best = bounds.reshape(len(boxes), most, -1).amax(2)
-        return [bound[: len(some)] for bound, some in zip(best, regions, strict=True)]
+        owner = [np.repeat(np.arange(len(some)), [len(region.constant) for region in some]) for some in regions]
+        most = max(map(len, owner))
+        stacked = [stack_rows(some, most) for some in regions]
+        on_output, on_input, constant = (torch.from_numpy(np.stack(part)) for part in zip(*stacked, strict=True))
+        bounds = []
+        for at in torch.arange(most).split(max(1, self._most // len(boxes))):
+            self.check()
+            rows = on_output[:, at], on_input[:, at], constant[:, at]
+            bounds.append(
+                interval_rows(enclosure, *rows, check=self.check)
+                if self.name == "ibp"
+                else linear_rows(enclosure, _FIXED_SLOPES, *rows, check=self.check)
+            )
+        best = [torch.full((len(some),), -torch.inf, dtype=torch.float64) for some in regions]
+        for into, whose, bound in zip(best, owner, torch.cat(bounds, dim=1), strict=True):
+            into.scatter_reduce_(0, torch.from_numpy(whose), bound[: len(whose)], "amax")
+        return best
 
 
 @dataclass(frozen=True)

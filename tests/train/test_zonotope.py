@@ -79,12 +79,19 @@ def planar(e: torch.Tensor, zonotope: Zonotope, depth: int) -> list[Array]:
     return out
 
 
-def enclosed(depth: int, *, regularise: bool = False, stage_eps: float = 0.05, **options):
+def enclosed(depth: int, *, regularise: bool = False, stage_eps: float = 0.05, chunk: int | None = None, **options):
     chain, batch = tiny_chain(), tiny_batch(eps=stage_eps)
     return (
         chain,
         batch,
-        enclose(chain.layers(), batch, depth=depth, projections=Projections(**options), regularise=regularise),
+        enclose(
+            chain.layers(),
+            batch,
+            depth=depth,
+            projections=Projections(**options),
+            regularise=regularise,
+            chunk=chunk,
+        ),
     )
 
 
@@ -215,9 +222,8 @@ def test_area_has_gradients_to_its_layer_alone() -> None:
                 assert (p.grad is not None and p.grad.abs().max() > 0) == (k == depth)
 
 
-def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_the_result() -> None:
     _, _, whole = enclosed(2, regularise=True)
-    monkeypatch.setattr("surebound.train.zonotope._CHUNK", {"cpu": 1})
-    _, _, single = enclosed(2, regularise=True)
+    _, _, single = enclosed(2, regularise=True, chunk=1)
     torch.testing.assert_close(whole.area, single.area)
     torch.testing.assert_close(whole.zonotope.relus[1].lam, single.zonotope.relus[1].lam)

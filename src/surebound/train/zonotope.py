@@ -169,11 +169,19 @@ class Enclosure:
     area: Tensor | None  # () the mean over samples of [−l̂]₊ᵀ [û]₊, with gradients to that layer's parameters alone
 
 
-def enclose(layers: Layers, batch: Batch, *, depth: int, projections: Projections, regularise: bool) -> Enclosure:
+def enclose(
+    layers: Layers,
+    batch: Batch,
+    *,
+    depth: int,
+    projections: Projections,
+    regularise: bool,
+    chunk: int | None = None,
+) -> Enclosure:
     """Zonotopes for the boxes of a batch after the first `depth` layers, which get no gradients.
 
     A few samples at a time go through all layers and, for the regulariser, back through the last one, so that their
-    projections never leave the cache and are never all in memory.
+    projections never leave the cache and are never all in memory. `chunk` is how many numbers those of a layer may be.
     """
     frozen = layers.detach()
     lower, upper = batch.box
@@ -186,7 +194,7 @@ def enclose(layers: Layers, batch: Batch, *, depth: int, projections: Projection
     size = len(start)
     if vectors:
         per_sample = projections.count * max(prod(layer.shape) for layer in passed)
-        size = max(1, _CHUNK.get(start.device.type, _DEFAULT_CHUNK) // per_sample)
+        size = max(1, (chunk or _CHUNK.get(start.device.type, _DEFAULT_CHUNK)) // per_sample)
     last = layers.affine[depth]
     parameters = [p for p in (last.weight, last.bias) if p is not None]
     leaves = [p.detach().requires_grad_(regularise) for p in parameters]

@@ -4,7 +4,7 @@ Those of `screening` take many questions together. Those of `closing` take one a
 has a network of its own: its layers bounded, its stable neurons folded away.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -32,10 +32,9 @@ from surebound.verify.engine import Engine
 from surebound.verify.forms import cheapest
 from surebound.verify.record import Recording
 from surebound.verify.search import Outcome, search_inputs, search_neurons
-from surebound.verify.spaces.inputs import stack
 from surebound.verify.spaces.layers import refine
 from surebound.verify.strategy import Refinement
-from surebound.verify.subject import Subject, specify
+from surebound.verify.subject import Subject, specify, stack_rows
 
 
 def screening(engine: Engine) -> list[Stage[Question]]:
@@ -103,7 +102,10 @@ class Rows:
 
     def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
         for lines in self._lines(any(question.record is not None for question in open_)):
-            self._run([question for question in open_ if question.open], lines)
+            for batch in self._batches([question for question in open_ if question.open]):
+                found = self._bounds([question.open for question in batch], lines)
+                for question, bounds in zip(batch, found, strict=True):
+                    self._learn(question, bounds, lines)
         return [question.proved(self.name) for question in open_]
 
     def _lines(self, recorded: bool) -> tuple[str, ...]:
@@ -112,45 +114,59 @@ class Rows:
             return ("flat",)
         return ("fastlin", "crown") if recorded else ("either",)
 
-    def _run(self, open_: Sequence[Question], lines: str) -> None:
-        regions = [question.open for question in open_]
-        widest = max(size(node.shape) for node in self.network.nodes)
-        rows = sum(len(region.constant) for region in regions[0]) if regions else 1
-        together = max(1, self.elements // (max(rows, 1) * widest))
-        for k in range(0, len(open_), together):
-            self.check()
-            found = self._bounds(regions[k : k + together], lines)
-            for question, (bounds, row) in zip(open_[k:], found, strict=False):
-                self._learn(question, bounds, row, lines)
-
-    def _learn(self, question: Question, bounds: Tensor, row: Tensor, lines: str) -> None:
+    def _learn(self, question: Question, bounds: Tensor, lines: str) -> None:
+        """Take the bounds of all rows of the open regions, one after the other. The best of a region is its bound."""
         regions, recording = question.open, question.recording
+        counts = [len(region.constant) for region in regions]
+        whose = torch.arange(len(regions)).repeat_interleave(torch.tensor(counts))
+        best = torch.full((len(regions),), -torch.inf, dtype=torch.float64)
+        best.scatter_reduce_(0, whose, bounds, "amax")
         if recording is None:
-            question.learn(bounds)
+            question.learn(best)
             return
-        stays = question.learn(bounds - ROOM * torch.tensor([_scale(region) for region in regions]))
+        stays = question.learn(best - ROOM * torch.tensor([_scale(region) for region in regions]))
         for i in torch.nonzero(~stays).flatten().tolist():
-            rows = len(regions[i].constant)
-            recording.record.by_row(recording.regions[i], lines, min(int(row[i]), rows - 1), rows)
+            recording.record.by_row(recording.regions[i], lines, int(bounds[whose == i].argmax()), counts[i])
 
-    def _bounds(self, regions: Sequence[Sequence[Region]], lines: str) -> list[tuple[Tensor, Tensor]]:
-        """The best row's bound of each region of each box, and which row that is."""
+    @property
+    def _most(self) -> int:
+        """Rows bounded at once."""
+        return max(1, self.elements // max(size(node.shape) for node in self.network.nodes))
+
+    def _batches(self, open_: Sequence[Question]) -> Iterator[list[Question]]:
+        """Questions with about as many rows each, since all of a batch are given as many as the largest has."""
+        batch, most = list[Question](), self._most
+        counts, least = [sum(len(region.constant) for region in question.open) for question in open_], 0
+        for i in sorted(range(len(open_)), key=counts.__getitem__):
+            if batch and (counts[i] > 2 * least or counts[i] * (len(batch) + 1) > most):
+                yield batch
+                batch = []
+            least = least if batch else counts[i]
+            batch.append(open_[i])
+        if batch:
+            yield batch
+
+    def _bounds(self, regions: Sequence[Sequence[Region]], lines: str) -> list[Tensor]:
+        """A bound on each row of the regions of each box, one region after the other."""
         boxes = [some[0].box for some in regions]
         shape = (-1, *self.network.input_shape)
         ends = (np.stack([box.lower for box in boxes]), np.stack([box.upper for box in boxes]))
         enclosure = enclose(self.network, *(torch.from_numpy(end).reshape(shape) for end in ends))
-        most = max(map(len, regions))
-        padded = [[*some, *[some[-1]] * (most - len(some))] for some in regions]  # each box as many regions
-        parts = stack([region for some in padded for region in some], self.network)
-        rows = tuple(part.reshape(len(boxes), -1, *part.shape[2:]) for part in parts)
-        if lines == "flat":
-            bounds = interval_rows(enclosure, *rows, check=self.check)
-        else:
-            slopes = ("fastlin", "crown") if lines == "either" else (lines,)
-            bounds = linear_rows(enclosure, LayerBounding(slopes=slopes, ascent=None), *rows, check=self.check)
-        best = bounds.reshape(len(boxes), most, -1).max(2)
-        found = zip(best.values, best.indices, regions, strict=True)
-        return [(bound[: len(some)], row[: len(some)]) for bound, row, some in found]
+        counts = [sum(len(region.constant) for region in some) for some in regions]
+        most = max(counts)
+        stacked = [stack_rows(some, most) for some in regions]
+        on_output, on_input, constant = (torch.from_numpy(np.stack(part)) for part in zip(*stacked, strict=True))
+        slopes = ("fastlin", "crown") if lines == "either" else (lines,)
+        bounds = []
+        for at in torch.arange(most).split(max(1, self._most // len(boxes))):
+            self.check()
+            rows = on_output[:, at], on_input[:, at], constant[:, at]
+            bounds.append(
+                interval_rows(enclosure, *rows, check=self.check)
+                if lines == "flat"
+                else linear_rows(enclosure, LayerBounding(slopes=slopes, ascent=None), *rows, check=self.check)
+            )
+        return [bound[:count] for bound, count in zip(torch.cat(bounds, dim=1), counts, strict=True)]
 
 
 def _scale(region: Region) -> float:

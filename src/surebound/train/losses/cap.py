@@ -142,9 +142,9 @@ def projected_layers(layers: Layers, box: Interval, draws: Draws, projections: P
     return found
 
 
-def _norms(projected: Tensor, projections: Projections) -> Tensor:
+def _norms(projected: Tensor, projections: Projections, elements: int = NORM_ELEMENTS) -> Tensor:
     """ℓ1 norms, estimated for each group of vectors and added up. # (batch, groups · count, n) -> (batch, n)"""
-    size = max(1, NORM_ELEMENTS // projected[0].numel())
+    size = max(1, elements // projected[0].numel())
     norms = [
         torch.stack([projections.estimate(g.transpose(0, 1)) for g in part.split(projections.count, 1)]).sum(0)
         for part in projected.split(size)

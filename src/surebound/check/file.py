@@ -77,7 +77,7 @@ class Proof:
         except InvalidError:
             raise
         except Exception as error:  # zipfile, zlib and NumPy's header reader fail in many ways on damaged files
-            raise InvalidError(f"the array '{name}' is damaged ({type(error).__name__}: {str(error)[:80]})") from error
+            raise InvalidError(f"the array '{name}' is damaged ({type(error).__name__})") from error
         if len(content) != size:
             raise InvalidError(f"the array '{name}' is longer or shorter than it says")
         return np.frombuffer(content, dtype=dtype).reshape(found)

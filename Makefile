@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint mutants bench docs clean
+.PHONY: help demo test quick lint mutants fuzz bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ lint: $(INSTALLED) ## check style, types and imports
 
 mutants: $(INSTALLED) ## put bugs into the code and see that tests notice, about twenty minutes
 	$(BIN)/python tests/mutate.py --jobs $(JOBS) --table docs/mutants.md
+
+fuzz: $(INSTALLED) ## offer false proofs to the checker, half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python tests/check/fuzz.py --minutes 30
 
 bench: $(INSTALLED) ## measure speed in ratios, about four minutes
 	$(BIN)/python benchmarks/run.py

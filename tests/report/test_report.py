@@ -31,6 +31,7 @@ from reports import (
 
 from surebound.cli.main import main
 from surebound.errors import MissingFileError, StoreError, UsageError
+from surebound.evaluate.evidence import Evidence
 from surebound.evaluate.store import Row, Run, Store
 from surebound.report.charts import Axes, Bar, Curve, bar_chart, line_chart
 from surebound.report.numbers import compact, linear_ticks, log_ticks
@@ -179,6 +180,23 @@ def test_radii_are_drawn_and_listed(tmp_path: Path) -> None:
     assert "1 of the 5 images asked for are not settled yet." in page.text
     assert certified_curve(rows)[0] == (0.0, 0.5) and certified_curve(rows)[-1] == (0.01, 0.0)
     assert standing_curve(rows) == [(0.0, 0.75), (2 / 255, 0.75), (2 / 255, 0.5)]
+
+
+def test_proofs_are_summed_up_and_listed(tmp_path: Path) -> None:
+    assert "Proofs" not in Page(make_page(write_store(tmp_path / "without.sqlite"))).text
+    rows = [
+        make_row(0, "verified", "ibp", proof=Evidence(bytes=400, checked=True, check_seconds=0.02)),
+        make_row(1, "verified", "search", proof=Evidence(bytes=61_000, checked=True, check_seconds=4.0)),
+        make_row(2, "verified", "search", proof=Evidence(bytes=53_400, checked=True, check_seconds=3.0)),
+        make_row(3, "verified", "search"),
+        make_row(4, "unknown", "search", reason="step 2", proof=Evidence(bytes=7, checked=False, check_seconds=1.0)),
+    ]
+    text = Page(make_page(write_store(tmp_path / "with.sqlite", [(make_run(notes={"proofs": "<p>"}), rows)]))).text
+    assert "Proofs 3 of 4 verified images have a proof, for surebound check to follow, in <p>" in text
+    assert "Accepted by the checker 3 of 4 that were checked" in text
+    assert "1 refused, and these images count as undecided" in text
+    assert "Size of a proof 53.4 kB in the median" in text and "Time to check one 3.0 s in the median" in text
+    assert "61,000 accepted" in text and "7 refused step 2" in text
 
 
 def test_many_runs_fold_and_show_few_images(tmp_path: Path) -> None:

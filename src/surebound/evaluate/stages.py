@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, cast, final
 
 import numpy as np
@@ -22,9 +23,12 @@ from surebound.attacks.images import attack_images
 from surebound.attacks.mi_fgsm import PUBLISHED
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
+from surebound.evaluate.proofs import ProofFolder
 from surebound.evaluate.store import Counter, Outcome, Row, Stage
+from surebound.network.graph import Network
 from surebound.network.model import Model
-from surebound.problem import Counterexample, Robustness, Verdict
+from surebound.problem import Counterexample, Property, Robustness, Verdict
+from surebound.proof.record import BoxRecord
 from surebound.verify.cascade import Question, Settled, run
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
@@ -97,6 +101,7 @@ class Open:
     predicted: int
     rivals: tuple[int, ...]
     phases: dict[str, float] = field(default_factory=dict)
+    proved: tuple[tuple[int, str], ...] = ()  # of a proof so far: regions, and the lines around ReLUs that prove each
 
 
 def property_sha256(sample: Sample, eps: Fraction) -> str:
@@ -110,14 +115,14 @@ def property_sha256(sample: Sample, eps: Fraction) -> str:
 class Certifier:
     """One network, one radius."""
 
-    def __init__(self, model: Model, eps: Fraction, settings: Settings) -> None:
-        self.model, self.eps, self.settings = model, eps, settings
+    def __init__(self, model: Model, eps: Fraction, settings: Settings, proofs: ProofFolder | None = None) -> None:
+        self.model, self.eps, self.settings, self.proofs = model, eps, settings, proofs
 
     def screen(self, samples: Sequence[Sample]) -> tuple[list[Row], list[Open]]:
         """The stages that images go through together: rows of those they settle, and the others."""
         network = self.model.network
         predicted = self.model.replay(np.stack([sample.x for sample in samples])).argmax(1).tolist()
-        images = [_Image(s, k, self.eps, network.outputs) for s, k in zip(samples, predicted, strict=True)]
+        images = [self._image(s, k) for s, k in zip(samples, predicted, strict=True)]
         attack = _Attack(self.model, self.eps, self.settings)
         run([attack, Rows("ibp", network), Rows("crown", network)], images)
         rows = [self._row(i, i.settled, i.seconds) for i in images if i.settled is not None]
@@ -130,8 +135,8 @@ class Certifier:
         """
         options = self._options(branching or self.settings.branching)
         engine = Engine(self.model, options, Clock(options.timeout))
-        asked = _Image(image.sample, image.predicted, self.eps, self.model.network.outputs)
-        asked.resume(image.rivals)
+        asked = self._image(image.sample, image.predicted)
+        asked.resume(image)
         run(closing(engine), [asked])
         assert asked.settled is not None  # the last stage settles everything
         phases = image.phases | engine.clock.phases
@@ -153,12 +158,15 @@ class Certifier:
             early_stop=settings.early_stop,
         )
 
+    def _image(self, sample: Sample, predicted: int) -> "_Image":
+        return _Image(sample, predicted, self.eps, self.model.network, recorded=self.proofs is not None)
+
     def _row(self, image: "_Image", settled: Settled, phases: Mapping[str, float]) -> Row:
         """The row of an image that is settled."""
         # what bounds alone did not prove was not settled by them
         stage = "search" if settled.stage == "alpha-crown" and settled.end != "proved" else settled.stage
         outcome = _FOUND[stage] if settled.end == "violated" else _OUTCOMES[settled.end]
-        return Row(
+        row = Row(
             image=image.sample.image,
             label=image.sample.label,
             predicted=image.predicted,
@@ -172,23 +180,45 @@ class Certifier:
             reason=settled.reason,
             counter=_counter(image.sample, settled.counterexample),
         )
+        return self._proved(row, image) if row.verified and self.proofs is not None else row
+
+    def _proved(self, row: Row, image: "_Image") -> Row:
+        """The row with its proof. Nothing is verified whose proof the checker refuses."""
+        assert self.proofs is not None and image.record is not None
+        proof = self.proofs.write(row.image, self.model.network, image.property, [image.record])
+        if proof.checked is False:
+            reason = f"the checker did not accept the proof: {proof.refused}"
+            return replace(row, outcome="unknown", reason=reason, proof=proof)
+        return replace(row, proof=proof)
 
 
 class _Image(Question):
     """What is asked about an image: no other class scores as high as its label."""
 
-    def __init__(self, sample: Sample, predicted: int, eps: Fraction, outputs: int) -> None:
-        super().__init__(lambda: sample.robustness(eps).to_property(outputs).regions)
-        self.sample, self.predicted, self.rivals = sample, predicted, sample.rivals(outputs)
+    def __init__(self, sample: Sample, predicted: int, eps: Fraction, network: Network, recorded: bool = False) -> None:
+        super().__init__(lambda: self.property.regions)
+        self.sample, self.predicted, self.rivals = sample, predicted, sample.rivals(network.outputs)
+        self._eps, self._outputs = eps, network.outputs
+        self.record = BoxRecord(network, 0, range(len(self.rivals))) if recorded else None
+
+    @cached_property
+    def property(self) -> Property:
+        return self.sample.robustness(self._eps).to_property(self._outputs)
 
     def left(self) -> Open:
         """What screening leaves for a search."""
         pairs = zip(self.rivals, self.bounds.tolist(), strict=True)
-        return Open(self.sample, self.predicted, tuple(j for j, bound in pairs if not bound > 0), self.seconds)
+        rivals = tuple(j for j, bound in pairs if not bound > 0)
+        steps = [] if self.record is None else [step.about for step in self.record.steps]
+        proved = tuple((about["region"], about["lines"]) for about in steps)
+        return Open(self.sample, self.predicted, rivals, self.seconds, proved)
 
-    def resume(self, rivals: Sequence[int]) -> None:
-        """After screening, which left these."""
-        self.learn(torch.tensor([-torch.inf if j in rivals else torch.inf for j in self.rivals]).double())
+    def resume(self, left: Open) -> None:
+        """After screening."""
+        self.learn(torch.tensor([-torch.inf if j in left.rivals else torch.inf for j in self.rivals]).double())
+        if self.record is not None:
+            for region, lines in left.proved:
+                self.record.by_row(region, lines, row=0, rows=1)
 
 
 @dataclass(frozen=True, eq=False)

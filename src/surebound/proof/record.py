@@ -108,12 +108,13 @@ class BoxRecord:
 
     def _flush(self) -> None:
         """Write down the claims of the layer that is done."""
-        for lines, claims in self._claims.items():
-            about = {"kind": "layer", "box": self.box, "layer": self._layer, "lines": lines}
-            step = Step(about, _members(_joined(claims)))
-            if lines == "stored":
-                step.members["free"], step.chunk["alpha"] = _side_by_side(claims)
-            self.steps.append(step)
+        for lines, all_ in self._claims.items():
+            for claims in _without_repeats(all_):
+                about = {"kind": "layer", "box": self.box, "layer": self._layer, "lines": lines}
+                step = Step(about, _members(_joined(claims)))
+                if lines == "stored":
+                    step.members["free"], step.chunk["alpha"] = _side_by_side(claims)
+                self.steps.append(step)
         self._claims = {}
 
     @property
@@ -157,6 +158,17 @@ def _claims(
 ) -> _Claims:
     sides = np.broadcast_to(np.asarray(side), neuron.shape)
     return _Claims(neuron.numpy(), sides, bound.numpy(), alpha, columns)
+
+
+def _without_repeats(claims: Sequence[_Claims]) -> list[list[_Claims]]:
+    """The claims in groups that name no side of a neuron twice: a layer may be bounded again right after it was."""
+    groups: list[list[_Claims]] = []
+    for new in claims:
+        names = new.side * (new.neuron + 1)
+        if not groups or any(np.isin(names, old.side * (old.neuron + 1)).any() for old in groups[-1]):
+            groups.append([])
+        groups[-1].append(new)
+    return groups
 
 
 def _joined(claims: Sequence[_Claims]) -> _Claims:

@@ -24,9 +24,9 @@ from surebound.verify.cascade import Question, Settled
 from surebound.verify.confirm import Confirm
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
+from surebound.verify.rows import Rows
 from surebound.verify.search import Programs
 from surebound.verify.spaces.programs import Standstill
-from surebound.verify.stages import Rows
 from surebound.verify.strategy import Strategy
 
 

@@ -19,6 +19,7 @@ from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
+from surebound.verify import rows as rows_stage
 from surebound.verify import stages
 from surebound.verify.cascade import Question, Settled
 from surebound.verify.confirm import Confirm
@@ -214,7 +215,7 @@ def test_few_rows_are_bounded_twice(most: int, rng: np.random.Generator, monkeyp
         bounded.append(tuple(on_output.shape[:2]))
         return interval_rows(enclosure, on_output, *args, **options)
 
-    monkeypatch.setattr(stages, "interval_rows", counting)
+    monkeypatch.setattr(rows_stage, "interval_rows", counting)
     Rows("ibp", network, elements=4 * most).run(asked)
     assert all(boxes * rows <= most for boxes, rows in bounded)
     assert 119 <= sum(boxes * rows for boxes, rows in bounded) <= 2 * 119

@@ -1,8 +1,9 @@
 """Proofs of the images that are verified: each with its property, written whole, and checked if wanted."""
 
 import gzip
+import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -24,7 +25,10 @@ from surebound.proof.write import Proof
 @final
 @dataclass(frozen=True)
 class ProofFolder:
-    """Where proofs go: `image-7.vnnlib.gz` is what is asked about image 7, and `image-7.proof` the proof of it."""
+    """Where proofs go: `image-7.vnnlib.gz` is what is asked about image 7, and `image-7.proof` the proof of it.
+
+    `about.json` says which network, images and radius they are about; those of others do not get in.
+    """
 
     folder: Path
     file: Path  # the network's
@@ -39,8 +43,9 @@ class ProofFolder:
     def has(self, image: int) -> bool:
         return self.property(image).is_file() and self.proof(image).is_file()
 
-    def prepare(self, network: Network) -> None:
-        """Make the folder. Raise UsageError if there is no place for it, or the checker cannot read the network."""
+    def prepare(self, network: Network, about: Mapping[str, str]) -> None:
+        """Make the folder. Raise UsageError if there is no place for it, or it has proofs about something else, or the
+        checker cannot read the network."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -55,6 +60,19 @@ class ProofFolder:
             ) from error
         if widths != _widths(network):
             raise UsageError(f"there are no proofs for '{self.file}': its ReLUs are counted in two ways")
+        self._label(about)
+
+    def _label(self, about: Mapping[str, str]) -> None:
+        label, text = self.folder / "about.json", json.dumps(about, indent=2) + "\n"
+        if label.is_file() and label.read_bytes() == text.encode():
+            return
+        if label.exists() or any(self.folder.glob("image-*")):
+            raise UsageError(
+                f"the folder '{self.folder}' has proofs about another network, data set or radius; "
+                "expected an empty folder, or the one that this run's proofs are in"
+            )
+        with replacing(label) as partial:
+            partial.write_text(text, encoding="utf-8")
 
     def clear(self) -> None:
         """Remove what processes that were killed had half written."""

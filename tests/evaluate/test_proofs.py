@@ -20,6 +20,7 @@ from surebound.evaluate.certify import Certification
 from surebound.evaluate.evidence import Evidence, Proofs
 from surebound.evaluate.store import Store
 from surebound.load.vnnlib import read_property
+from surebound.proof import checkable
 
 IMAGES = (*range(30), 36, 49)  # the last two need a search
 
@@ -142,7 +143,7 @@ def test_a_network_that_the_checker_cannot_read_is_refused_first(
     def refuse(*_: object) -> None:
         raise CheckError("the operation Sin is not covered")
 
-    monkeypatch.setattr(proofs, "read_network", refuse)
+    monkeypatch.setattr(checkable, "read_network", refuse)
     with pytest.raises(UsageError, match=r"there are no proofs for .*: the operation Sin is not covered"):
         certify(net, tmp_path, images=[0])
     (tmp_path / "file").write_text("")

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import final
 
 from surebound.check import CheckError, check
-from surebound.check.arithmetic import Arithmetic
-from surebound.check.network import read_network
 from surebound.errors import UsageError, one_line
 from surebound.evaluate.evidence import Evidence
 from surebound.files import replacing
-from surebound.load.onnx_file import read_bytes
 from surebound.network.graph import Network
 from surebound.problem import Property
+from surebound.proof.checkable import expect_checkable, widths
 from surebound.proof.property_text import property_text
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
@@ -51,15 +49,7 @@ class ProofFolder:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UsageError(f"cannot make the folder '{self.folder}' for proofs ({reason})") from error
-        try:
-            widths = read_network(read_bytes(self.file), network.inputs, Arithmetic(False)).widths
-        except CheckError as error:
-            raise UsageError(
-                f"there are no proofs for '{self.file}': {one_line(error)}; expected a network that surebound check "
-                "reads"
-            ) from error
-        if widths != _widths(network):
-            raise UsageError(f"there are no proofs for '{self.file}': its ReLUs are counted in two ways")
+        expect_checkable(self.file, network)
         self._label(about)
 
     def _label(self, about: Mapping[str, str]) -> None:
@@ -84,7 +74,7 @@ class ProofFolder:
         begin, files = time.monotonic(), (self.property(image), self.proof(image))
         with replacing(files[0]) as partial:
             partial.write_bytes(gzip.compress(property_text(prop).encode(), mtime=0))
-        Proof(list(records), _widths(network)).save(files[1], network=self.file, property=files[0])
+        Proof(list(records), widths(network)).save(files[1], network=self.file, property=files[0])
         written = Evidence(bytes=files[1].stat().st_size, seconds=time.monotonic() - begin)
         return self._checked(files, written) if self.check else written
 
@@ -96,7 +86,3 @@ class ProofFolder:
         except CheckError as error:
             refused = one_line(error)
         return written.checked_by(time.monotonic() - begin, refused)
-
-
-def _widths(network: Network) -> list[int]:
-    return [network.width(k) for k in range(len(network.layers))]

@@ -257,8 +257,9 @@ class _Attack:
 def _counted_as(settled: Settled) -> Stage:
     """The stage as the store knows it. What bounds alone did not prove was not settled by them, and stages that the
     store has no name for are parts of the search."""
-    known = next((name for name in STAGES if name == settled.stage), "search")
-    return "search" if known == "alpha-crown" and settled.end != "proved" else known
+    named: dict[str, Stage] = {stage: stage for stage in STAGES}
+    stage = named.get(settled.stage, "search")
+    return "search" if stage == "alpha-crown" and settled.end != "proved" else stage
 
 
 def _counter(sample: Sample, found: Counterexample | None) -> Counter | None:

@@ -29,8 +29,10 @@ def test_every_mutant_is_still_python() -> None:
 
 def test_the_tests_of_every_mutant_exist() -> None:
     defined = {
-        path.name: {node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if hasattr(node, "name")}
-        for path in LISTS.parent.glob("test_*.py")
+        path.relative_to(LISTS.parent).as_posix(): {
+            node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if hasattr(node, "name")
+        }
+        for path in LISTS.parent.rglob("test_*.py")
     }
     for m in MUTANTS:
         for test in m.tests:

@@ -173,7 +173,7 @@ STORED: dict[str, tuple[Change, str]] = {
     "a slope below 0": (_put("s1/c0/alpha", np.full((3, 2), -1e-9)), "numbers of 'c0/alpha'"),
     "a neuron's slopes twice": (_put("s1/free", np.array([0, 0], INT)), "stored twice"),
     "slopes of a neuron that is not there": (_put("s1/free", np.array([0, 2], INT)), "numbers of 'free'"),
-    "no slopes": (lambda p: p.arrays.pop("s1/c0/alpha"), "has no slopes"),
+    "no slopes": (lambda p: p.arrays.pop("s1/c0/alpha"), "no array 's1/c0/alpha'"),
     "slopes of fewer leaves": (_put("s1/c0/alpha", np.zeros((2, 2), dtype=np.uint8)), "expected"),
 }
 

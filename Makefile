@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint mutants fuzz bench docs clean
+.PHONY: help demo test quick lint mutants fuzz bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ demo: $(INSTALLED) ## train on bundled digits, certify, and write a report
 
 test: lint ## check the style, then run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --durations=10
+
+quick: lint ## check the style, then run the tests that are not marked slow, under two minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not slow'
 
 lint: $(INSTALLED) ## check style, types and imports
 	$(BIN)/ruff check .

@@ -1,6 +1,8 @@
 """Small chains and batches for the tests of training."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from surebound.network.architectures import Normalise, initialise
@@ -49,3 +51,17 @@ def tiny_batch(
     risen = ramp if risen is None else risen
     draws = Draws(seed, 7, size=size)
     return Batch(x=x, y=y, eps=eps, kappa=kappa, ramp=ramp, risen=risen, stage=stage, draws=draws)
+
+
+def dense_layers(module: nn.Sequential) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """(W, b) of every affine layer: what it does to zero is b, to the columns of the identity W + b."""
+    found, shape = [], SHAPE
+    for m in module:
+        if isinstance(m, nn.Conv2d | nn.Linear):
+            eye = torch.eye(int(np.prod(shape)), dtype=torch.float64).reshape(-1, *shape)
+            columns, b = m(eye).detach(), m(torch.zeros_like(eye[:1])).detach()
+            found.append(((columns - b).flatten(1).T.numpy(), b.flatten().numpy()))
+            shape = tuple(columns.shape[1:])
+        elif isinstance(m, nn.Flatten):
+            shape = (int(np.prod(shape)),)
+    return found

@@ -7,13 +7,13 @@
 The lists in `tests/mutants/*.toml`, one for each room of the package, hold what is changed and who should notice:
 
     [[mutant]]
-    name = "merge-last"                        # of its own
-    file = "verify/pipeline.py"                # under src/surebound
-    old = "proved=total.proved and new.proved" # occurs in the file exactly once, or the entry is stale
+    name = "merge-last"                             # of its own
+    file = "verify/pipeline.py"                     # under src/surebound
+    old = "proved=total.proved and new.proved"      # occurs in the file exactly once, or the entry is stale
     new = "proved=new.proved"
     why = "a box that was left undecided is forgotten if a later one is proved"
-    tests = ["test_pipeline.py::test_merge"]   # under tests; as few as it takes, since all of them are run
-    equivalent = "…"                           # only where no test can notice: why not
+    tests = ["verify/test_pipeline.py::test_merge"] # under tests; as few as it takes, since all of them are run
+    equivalent = "…"                                # only where no test can notice: why not
 
 Each mutant is a copy of `src` with one change, which its tests run against. A mutant is *killed* when a test fails, and
 *survives* when none does. One that cannot be imported, or whose tests hang, shows nothing and counts as an error.

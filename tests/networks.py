@@ -1,6 +1,6 @@
 """Small random networks, boxes and samples for the tests: float64, with weights that float32 represents exactly."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -9,9 +9,11 @@ from torch import Tensor
 
 from surebound.network.conv import Conv
 from surebound.network.graph import Input, Network, Node, Relu
-from surebound.network.linear import Linear, Shift, Sum
+from surebound.network.linear import Linear, Scale, Shift, Sum
 from surebound.network.op import Affine, Shape
 from surebound.network.shape import Pick, Reshape
+
+Maker = Callable[[np.random.Generator], Network]
 
 
 class Builder:
@@ -134,3 +136,61 @@ def pre_activations(network: Network, x: Tensor) -> list[Tensor]:
 
     output = network.trace(x, activate)
     return [*recorded, output.flatten(1)]
+
+
+def random_strides(rng: np.random.Generator) -> Network:
+    """(4, 7, 9) → grouped, dilated conv with uneven strides and pads → ReLU → depthwise conv → ReLU → FC 3."""
+    build = Builder(rng, (4, 7, 9))
+    node = build.add(Scale(build.draw(4, 7, 9, fan_in=2), build.draw(4, 7, 9, fan_in=20)), 0)
+    weight = build.draw(6, 2, 3, 2, fan_in=12)
+    op = Conv(weight, (4, 7, 9), build.draw(6, 1, 1, fan_in=10), (2, 3), (2, 1), (1, 2), groups=2)
+    node = build.relu(build.add(op, node))
+    shape = build.shape(node)
+    op = Conv(build.draw(6, 1, 2, 2, fan_in=4), shape, None, (1, 1), (0, 1), (1, 1), groups=6)
+    node = build.relu(build.add(op, node))
+    build.linear(build.flatten(node), 3)
+    return build.network()
+
+
+def random_sequence(rng: np.random.Generator) -> Network:
+    """(3, 11) → 1-d conv with stride 2 → ReLU → 1-d conv → ReLU → FC 4 → ReLU → FC 2."""
+    build = Builder(rng, (3, 11))
+    node = 0
+    for out, stride, pad in ((4, 2, 1), (5, 1, 0)):
+        shape = build.shape(node)
+        weight = build.draw(out, shape[0], 3, fan_in=3 * shape[0])
+        op = Conv(weight, shape, build.draw(out, 1, fan_in=10), (stride,), (pad,), (1,))
+        node = build.relu(build.add(op, node))
+    node = build.relu(build.linear(build.flatten(node), 4))
+    build.linear(node, 2)
+    return build.network()
+
+
+def random_twice(rng: np.random.Generator) -> Network:
+    """A tensor that two ReLUs read, a ReLU of a ReLU, a ReLU of the input, two linear ops in a row."""
+    build = Builder(rng, (2, 4, 4))
+    first = build.conv(build.conv(build.relu(0), 3), 3)
+    again = build.relu(build.relu(first))
+    joined = build.plus(again, build.relu(first), -1.0)
+    joined = build.plus(build.conv(joined, 3), first)
+    node = build.relu(build.linear(build.flatten(build.relu(joined)), 5))
+    build.linear(node, 2)
+    return build.network()
+
+
+def makers(*sizes: int) -> dict[str, Maker]:
+    """One maker of each common kind, the fully connected one with these sizes."""
+    return {
+        "fc": lambda rng: random_fc(rng, sizes),
+        "conv": random_conv,
+        "residual": random_residual,
+        "pool": random_pool,
+    }
+
+
+NETWORKS = {
+    **makers(6, 12, 10, 8, 3),
+    "strides": random_strides,
+    "sequence": random_sequence,
+    "twice": random_twice,
+}

@@ -29,7 +29,8 @@ from surebound.network.linear import Linear, Scale, Shift, Sum
 from surebound.network.model import Model
 from surebound.network.shape import Concat, Pick, Reshape
 from surebound.problem import Box, Property, Region
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 from surebound.verify.subject import Subject, specify
 
 NODES = 3  # with splits, for each form

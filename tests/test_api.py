@@ -79,6 +79,7 @@ def test_the_public_names_are_these() -> None:
                 "seed": 0,
                 "memory": None,
                 "early_stop": False,
+                "proof": False,
                 "on_progress": None,
             },
         ),
@@ -99,6 +100,8 @@ def test_the_public_names_are_these() -> None:
                 "radius_search": False,
                 "workers": 1,
                 "resume": False,
+                "proofs": None,
+                "check_proofs": False,
                 "data_dir": None,
                 "on_progress": None,
             },
@@ -115,12 +118,12 @@ def test_the_signatures_are_these(name: str, positional: list[str], keywords: di
 def test_the_fields_of_a_verdict_are_these() -> None:
     assert list(inspect.signature(surebound.Verdict).parameters) == [
         "status", "counterexample", "seconds", "seconds_by_phase", "subproblems", "lower_bound", "branching", "seed",
-        "reason",
+        "reason", "proof",
     ]  # fmt: skip
 
 
 def test_packages_of_the_functions_names_can_be_imported() -> None:
-    import surebound.bounds.crown
+    import surebound.bounds.layerwise
     import surebound.load.onnx
     import surebound.verify.search
 

@@ -23,8 +23,11 @@ from torch import Tensor
 import surebound
 from surebound.problem import Box, Property, Region
 from surebound.verify.confirm import Confirm
-from surebound.verify.pipeline import Options, verify
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
 from surebound.verify.strategy import Strategy
+
+pytestmark = pytest.mark.slow
 
 Array = NDArray[Any]
 Function = Callable[..., Tensor]

@@ -62,6 +62,7 @@ def verify(
     seed: int = 0,
     memory: int | None = None,
     early_stop: bool = False,
+    proof: bool = False,
     on_progress: "OnProgress | None" = None,
 ) -> Verdict:
     """Decide whether a network satisfies a property.
@@ -75,13 +76,16 @@ def verify(
         seed: for the attacks, the only source of randomness.
         memory: bytes for the search's queue, which goes to disk beyond; None for a quarter of what is free.
         early_stop: answer ``timeout`` as soon as the search is not expected to end in time.
+        proof: keep a proof of ``unsat`` in ``verdict.proof``, whose ``save`` writes it for `surebound.check`.
         on_progress: called now and then with a `surebound.verify.progress.Progress`.
     """
-    from surebound.verify.pipeline import Options
+    from surebound.verify.options import Options
     from surebound.verify.pipeline import verify as run
 
     begin = time.monotonic()
-    options = Options.of(search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop)
+    options = Options.of(
+        search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop, proof=proof
+    )
     end = inf if timeout is None else begin + timeout
     model = None if isinstance(net, str | Path) else _loaded(net)
     try:
@@ -209,6 +213,8 @@ def certify(
     radius_search: bool = False,
     workers: int = 1,
     resume: bool = False,
+    proofs: str | Path | None = None,
+    check_proofs: bool = False,
     data_dir: str | Path | None = None,
     on_progress: "OnCertifyProgress | None" = None,
 ) -> "Certification":
@@ -231,6 +237,10 @@ def certify(
         radius_search: also find, by bisection up to `eps`, the largest radius proved and the smallest one broken.
         workers: processes, each with one thread; 1 works in this process.
         resume: go on with results that the store has, instead of complaining about them.
+        proofs: a folder for a proof of each image that is verified, and the property it is about. Images that were
+            verified before and have no proof there are verified again.
+        check_proofs: have `surebound.check` check each proof as soon as it is written; an image whose proof it refuses
+            is not verified.
         data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
         on_progress: called now and then with a `surebound.evaluate.certify.CertifyProgress`.
     """
@@ -255,5 +265,13 @@ def certify(
         radius_search=radius_search,
     )
     chosen = range(len(dataset.test)) if images is None else images
-    task = Task(model=Path(model), dataset=dataset, eps=exact(eps), images=chosen, settings=settings)
+    task = Task(
+        model=Path(model),
+        dataset=dataset,
+        eps=exact(eps),
+        images=chosen,
+        settings=settings,
+        proofs=None if proofs is None else Path(proofs),
+        check_proofs=check_proofs,
+    )
     return run(task, Path(store), workers=workers, resume=resume, on_progress=on_progress)

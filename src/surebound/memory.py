@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process, instead of giving it back and asking for it again at every operation."""
+"""Memory: how much there is, when it has run out, and that what is freed stays in the process."""
 
 import ctypes
 import sys
@@ -29,3 +29,13 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
     )
+
+
+def available() -> int:
+    """Bytes of free memory, or 4 GiB where the system does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return 4 * 2**30

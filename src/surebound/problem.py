@@ -252,3 +252,4 @@ class Verdict:
     branching: str | None = None
     seed: int = 0
     reason: str = ""
+    proof: Any = field(default=None, repr=False)  # a `surebound.proof.write.Proof` of `unsat`, if one was asked for

@@ -1,6 +1,8 @@
-"""Lower bounds on rows over the outputs, many boxes at once: what settles most images of a data set before any search.
+"""Lower bounds on rows over outputs and inputs, many boxes at once: what settles most images of a data set before any
+search.
 
-Each bound is one backward pass on the graph form, sound as all others (see `surebound.bounds.enclosure`).
+Each bound is one backward pass on the graph form, sound as all others (see `surebound.bounds.enclosure`). `check` is
+called before each operation; it raises when the time is up.
 """
 
 from dataclasses import replace
@@ -13,32 +15,51 @@ from surebound.bounds.form import Rows
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, best_lower
+from surebound.bounds.timed import Check, timed
 
 
-def interval_rows(enclosure: Enclosure, on_output: Tensor) -> Tensor:
+def interval_rows(
+    enclosure: Enclosure,
+    on_output: Tensor,
+    on_input: Tensor | None = None,
+    constant: Tensor | None = None,
+    *,
+    check: Check = lambda: None,
+) -> Tensor:
     """Rows bounded by intervals: an ambiguous ReLU is anything in [0, û], whatever its input.
 
     Stable neurons are passed, so that the rows are fused with the last layer (Gowal 2018) and with all that is linear
     before it: never worse than intervals alone.
-    # (boxes, rows, outputs) -> (boxes, rows)
+    # (boxes, rows, outputs), (boxes, rows, inputs), (boxes, rows) -> (boxes, rows)
     """
-    form, rows = _form(enclosure, on_output)
+    form, rows = _form(enclosure, on_output, on_input, constant)
     slopes = Slopes.of(relax(form.lower, form.upper, "interval"), None)
     duals = Duals(slopes.upper, None, None)
     exact = replace(rows, error=form.start_error(rows))
-    return evaluate(form, exact, slopes, duals, keep=False).bound.reshape(on_output.shape[:2])
+    return evaluate(timed(form, check), exact, slopes, duals, keep=False).bound.reshape(on_output.shape[:2])
 
 
-def linear_rows(enclosure: Enclosure, on_output: Tensor, bounding: LayerBounding) -> Tensor:
+def linear_rows(
+    enclosure: Enclosure,
+    bounding: LayerBounding,
+    on_output: Tensor,
+    on_input: Tensor | None = None,
+    constant: Tensor | None = None,
+    *,
+    check: Check = lambda: None,
+) -> Tensor:
     """Rows bounded by the best of FastLin and CROWN, then by α-CROWN if `bounding` has an ascent, over the enclosure's
     layer bounds as they are.
 
-    # (boxes, rows, outputs) -> (boxes, rows)
+    # (boxes, rows, outputs), (boxes, rows, inputs), (boxes, rows) -> (boxes, rows)
     """
-    form, rows = _form(enclosure, on_output)
-    return best_lower(form, rows, bounding).reshape(on_output.shape[:2])
+    form, rows = _form(enclosure, on_output, on_input, constant)
+    return best_lower(timed(form, check), rows, bounding).reshape(on_output.shape[:2])
 
 
-def _form(enclosure: Enclosure, on_output: Tensor) -> tuple[GraphForm, Rows]:
+def _form(
+    enclosure: Enclosure, on_output: Tensor, on_input: Tensor | None, constant: Tensor | None
+) -> tuple[GraphForm, Rows]:
     form = replace(GraphForm.at(enclosure, enclosure.network.output), per_box=on_output.shape[1])
-    return form, form.rows(on_output.flatten(0, 1))
+    others = (None if part is None else part.flatten(0, 1) for part in (on_input, constant))
+    return form, form.rows(on_output.flatten(0, 1), *others)

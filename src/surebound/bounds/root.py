@@ -23,6 +23,7 @@ from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.relaxation import Relaxation, relax
 from surebound.bounds.support import groups
 from surebound.bounds.timed import Check, timed
+from surebound.bounds.witness import LINES, NOBODY, Reason, Witness, on_grid
 from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, size
@@ -46,30 +47,30 @@ class LayerBounding:
         return self.slopes[0] if self.ascent is None and len(self.slopes) == 1 else None
 
 
-RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor]]
-"""Sound lower and upper bounds of rows over a form's box. # (rows,) float64 each"""
+RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor, Reason]]
+"""Sound lower and upper bounds of rows over a form's box, and why they hold. # (rows,) float64 each"""
 
 
 def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
     """Sound lower bounds of rows. # (rows,) float64"""
     if bounding.fixed is None:
-        alpha, _ = _find_slopes(form, rows, bounding, signs=False)
+        alpha = _find_slopes(form, rows, bounding, signs=False)[0].alpha
     else:
         alpha = _fixed_slopes(form, bounding.fixed)
     return _sound_lower(form, rows, alpha)
 
 
-def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor, Tensor]:
+def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor, Tensor, Reason]:
     """Sound lower and upper bounds of rows over one box, to find their signs: once FastLin or CROWN has settled a row's
     sign, it is not improved further, and its other side stays at infinity. # (rows,) each"""
     both = rows.both_signs()
-    alpha, useful = _find_slopes(form, both, bounding, signs=True)
+    reason, useful = _find_slopes(form, both, bounding, signs=True)
     bound = torch.full((len(both),), -torch.inf, dtype=torch.float64)
-    bound[useful] = _sound_lower(form, both[useful], alpha[useful])
-    return bound[: len(rows)], -bound[len(rows) :]
+    bound[useful] = _sound_lower(form, both[useful], reason.alpha[useful])
+    return bound[: len(rows)], -bound[len(rows) :], reason
 
 
-def _timed_bounds(form: FoldedForm, rows: Rows, bounding: LayerBounding, check: Check) -> tuple[Tensor, Tensor]:
+def _timed_bounds(form: FoldedForm, rows: Rows, bounding: LayerBounding, check: Check) -> tuple[Tensor, Tensor, Reason]:
     return best_bounds(timed(form, check), rows, bounding)
 
 
@@ -89,8 +90,8 @@ def _fixed_slopes(form: Form, name: str) -> Tensor:
     return slope[None] if slope.ndim == 1 else slope
 
 
-def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool) -> tuple[Tensor, Tensor]:
-    """α for each row, found in float32, and which rows are worth a sound evaluation. # (rows, neurons), (rows,) bool
+def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool) -> tuple[Reason, Tensor]:
+    """α for each row, found in float32, and which rows are worth a sound evaluation. # (rows,) bool
 
     With `signs`, row i + n/2 is the negative of row i (see `Rows.both_signs`), and a pair is settled once either of the
     two has a positive bound: then it is not improved, and the other row is not worth an evaluation.
@@ -98,6 +99,7 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
     n = len(rows)
     fast, thin = form.to(torch.float32), rows.to(torch.float32)
     best, alpha = torch.full((n,), -torch.inf), torch.zeros(n, form.neurons)
+    lines = torch.zeros(n, dtype=torch.int8)
     for name in bounding.slopes:
         relaxation = relax(fast.lower, fast.upper, name)
         slopes = Slopes.of(relaxation, None)
@@ -106,12 +108,13 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
         better = bound >= best
         best = torch.where(better, bound, best)
         alpha = torch.where(better[:, None], slope.repeat_interleave(n // len(slope), 0), alpha)
+        lines[better] = LINES.index(name)
     open_ = torch.ones(n, dtype=torch.bool)
     if signs:
         open_ = (best.reshape(2, -1) <= 0).all(0).repeat(2)
     useful = open_ | (best > 0)
     if bounding.ascent is None or not form.neurons:
-        return alpha, useful
+        return Reason(lines, alpha), useful
     todo = torch.nonzero(open_).flatten()
     if len(todo):
         specification = Specification(thin, tuple(range(n + 1)), thin.error)
@@ -119,8 +122,9 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
         if relaxation.upper_slope.ndim == 2:
             relaxation = _per_row(relaxation, n)
         start = Duals(alpha[todo], None, None)
-        alpha[todo] = ascend(fast, specification, relaxation, Splits(todo, None), start, bounding.ascent).duals.alpha
-    return alpha, useful
+        found = ascend(fast, specification, relaxation, Splits(todo, None), start, bounding.ascent).duals.alpha
+        alpha[todo], lines[todo] = on_grid(found), LINES.index("stored")
+    return Reason(lines, alpha), useful
 
 
 def _per_row(relaxation: Relaxation, rows: int) -> Relaxation:
@@ -130,14 +134,14 @@ def _per_row(relaxation: Relaxation, rows: int) -> Relaxation:
     return Relaxation(*(t.repeat_interleave(rows // len(t), 0) for t in spread))
 
 
-def _chunks(index: Tensor, width: int, products: int, check: Check) -> Iterator[Tensor]:
+def _chunks(index: Tensor, width: int, products: int, check: Check, most: int) -> Iterator[Tensor]:
     """Parts of an index for one float64 pass each, given the numbers and the multiply-adds that an entry takes.
 
     The time is checked before each of them, so that wide networks have few rows in one: few enough not to run on long
     after the time is up.
     """
     if len(index):
-        in_memory, in_time = CHUNK_ELEMENTS // max(width, 1) // 2, PASS_PRODUCTS // 4 // max(products, 1)
+        in_memory, in_time = CHUNK_ELEMENTS // max(width, 1) // 2, most // 4 // max(products, 1)
         for part in index.split(max(1, min(max(16, in_memory), in_time))):
             check()
             yield part
@@ -176,11 +180,16 @@ def interval_is_exact(network: Network, node: int) -> bool:
     return True
 
 
-def settle_layers(enclosure: Enclosure, check: Check) -> None:
+def settle_layers(enclosure: Enclosure, check: Check, witness: Witness = NOBODY, *, most: int = PASS_PRODUCTS) -> None:
     """Bound every layer over one box, tightening the enclosure in place: FastLin for neurons whose sign intervals leave
-    open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`)."""
+    open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`).
+
+    `most` is how many multiply-adds a pass may have, here and below.
+    """
     if not float32_is_kept():
-        tighten_layers(enclosure, LayerBounding(ascent=None), check)
+        if witness is NOBODY:
+            tighten_layers(enclosure, LayerBounding(ascent=None), check, most=most)
+        enclosure.extend(len(enclosure.network.nodes) - 1)
         return
     network = enclosure.network
     centred = Centred(enclosure, check)
@@ -189,16 +198,17 @@ def settle_layers(enclosure: Enclosure, check: Check) -> None:
     for k in range(len(network.layers)):
         check()
         node, shape = network.before(k), network.nodes[network.before(k)].shape
-        together = max(1, min(in_memory, PASS_PRODUCTS // max(products(network, node), 1)))
+        together = max(1, min(in_memory, most // max(products(network, node), 1)))
         enclosure.extend(node)
         centred.extend(node)
         if interval_is_exact(network, node):
             continue
         low, high = (t[0].clone() for t in enclosure.layer(k))
-        for bounds in (centred.parallel, centred.crossing) if k else (centred.parallel,):
+        for lines in ("fastlin", "crown") if k else ("fastlin",):
+            bounds = centred.parallel if lines == "fastlin" else centred.crossing
             open_ = torch.nonzero((low < 0) & (high > 0)).flatten()
             for index in open_.split(together):
-                lower, upper = bounds(node, index)
+                lower, upper = witness.fixed(k, index, bounds(node, index), (low[index], high[index]), lines)
                 low[index] = torch.maximum(low[index], lower)
                 high[index] = torch.minimum(high[index], upper)
         enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
@@ -213,11 +223,14 @@ def fold_network(
     known: Enclosure | None = None,
     limit: float = torch.inf,
     bound: RowBounds | None = None,
+    witness: Witness = NOBODY,
+    most: int = PASS_PRODUCTS,
 ) -> FoldedForm | None:
     """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened).
 
     `known` is an enclosure of the same box from an earlier, coarser pass, whose bounds are built upon. None if the
-    form's matrices would hold more than `limit` numbers. `bound` takes the place of `best_bounds`.
+    form's matrices would hold more than `limit` numbers. `bound` takes the place of `best_bounds`. A `witness` is told
+    why each bound holds.
     """
     network = enclosure.network
     if bound is None:
@@ -233,12 +246,14 @@ def fold_network(
         exact = interval_is_exact(network, node)
         kept: list[Rows] = []
         work = products(network, node) // 2  # at most about that: single neurons go back in the windows they read
-        for index in _chunks(candidates, _widest(form, enclosure), work, check):
+        for index in _chunks(candidates, _widest(form, enclosure), work, check, most):
             rows = form.fold_neurons(node, index)
             for part, near, own in () if exact else groups(form, rows, local_order(index, shape)):
-                lower, upper = bound(near, own)
-                low[index[part]] = torch.maximum(low[index[part]], lower)
-                high[index[part]] = torch.minimum(high[index[part]], upper)
+                which = index[part]
+                *found, reason = bound(near, own)
+                lower, upper = witness.rows(k, which, near, (found[0], found[1]), (low[which], high[which]), reason)
+                low[which] = torch.maximum(low[which], lower)
+                high[which] = torch.minimum(high[which], upper)
             kept.append(rows[(low[index] < 0) & (high[index] > 0)])
             if form.numbers + sum(map(len, kept)) * form.columns > limit:
                 return None
@@ -251,7 +266,12 @@ def fold_network(
 
 
 def tighten_layers(
-    enclosure: Enclosure, bounding: LayerBounding, check: Check, known: tuple[Tensor, Tensor] | None = None
+    enclosure: Enclosure,
+    bounding: LayerBounding,
+    check: Check,
+    known: tuple[Tensor, Tensor] | None = None,
+    *,
+    most: int = PASS_PRODUCTS,
 ) -> None:
     """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place.
 
@@ -268,7 +288,7 @@ def tighten_layers(
         # the ambiguous neurons of each box, and others where it has fewer than the box that has most
         index = ambiguous.byte().argsort(dim=1, descending=True, stable=True)[:, : int(ambiguous.sum(1).max())]
         open_ = ambiguous.gather(1, index)  # in this box: the result must not depend on the other boxes
-        tightened = bound_neurons(enclosure, node, index, bounding, check)
+        tightened = bound_neurons(enclosure, node, index, bounding, check, most=most)
         low, high = (
             end.scatter(1, index, torch.where(open_, tight, end.gather(1, index)))
             for end, tight in zip((low, high), tightened, strict=True)
@@ -280,7 +300,13 @@ def tighten_layers(
 
 
 def bound_neurons(
-    enclosure: Enclosure, node: int, index: Tensor, bounding: LayerBounding, check: Check
+    enclosure: Enclosure,
+    node: int,
+    index: Tensor,
+    bounding: LayerBounding,
+    check: Check,
+    *,
+    most: int = PASS_PRODUCTS,
 ) -> tuple[Tensor, Tensor]:
     """Sound bounds on some elements of a node, the same in every box or each box's own.
 
@@ -290,7 +316,7 @@ def bound_neurons(
     form = GraphForm.at(enclosure, node)
     lows, highs = [], []
     work = 2 * boxes * products(enclosure.network, node)
-    for part in _chunks(index.expand(boxes, -1).T, boxes * _widest(form, enclosure), work, check):
+    for part in _chunks(index.expand(boxes, -1).T, boxes * _widest(form, enclosure), work, check, most):
         count = len(part)
         identity = one_hot(part.T, size(enclosure.network.nodes[node].shape))
         rows = form.rows(torch.cat([identity, -identity], dim=1).flatten(0, 1))

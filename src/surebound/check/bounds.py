@@ -85,10 +85,23 @@ class Enclosure:
         self._settle(layer)
 
     def _settle(self, layer: int) -> None:
-        """Take the intervals of x̂ as a layer's bounds, unless it has some."""
-        if len(self.layers) == layer < len(self.network.layers):
+        """Take the intervals of x̂ as a layer's bounds, together with those it has."""
+        if layer < len(self.network.layers):
             before = self.network.reads[self.network.layers[layer]][0]
-            self.layers.append((self.low[before], self.high[before]))
+            ends = self.low[before], self.high[before]
+            if layer == len(self.layers):
+                self.layers.append(ends)
+            else:
+                self.layers[layer] = (
+                    np.maximum(self.layers[layer][0], ends[0]),
+                    np.minimum(self.layers[layer][1], ends[1]),
+                )
+
+    def learn(self, layer: int, low: Array, high: Array) -> None:
+        """Take new bounds on a layer. Intervals of what comes after it are then computed anew."""
+        self.layers[layer] = low, high
+        for known in (self.low, self.high, self.size, self.error):
+            del known[self.network.layers[layer] :]
 
     def _affine(self, i: int) -> None:
         op, reads, ar, boxes = self.network.ops[i], self.network.reads[i], self.arithmetic, len(self.low[0])

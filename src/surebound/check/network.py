@@ -152,8 +152,8 @@ class _Reader:
         return len(self.ops) - 1
 
     def real(self, constant: Any) -> Array:
-        """A constant as numbers to compute with."""
-        constant = np.asarray(constant)
+        """A constant as numbers to compute with, with at least one axis."""
+        constant = np.atleast_1d(constant)
         if constant.dtype.kind != "f" or not (abs(values := constant.astype(np.float64)) <= LIMIT).all():
             raise CheckError(f"a constant is {constant.dtype}, NaN or beyond {LIMIT:g}; expected numbers")
         return self.arithmetic.array(values)
@@ -406,7 +406,7 @@ def _batch_norm(call: Call) -> Value:
 
 def _leaky_relu(call: Call) -> Value:
     reader, x, slope = call.reader, call.data(), call.reader.real(call.attributes.get("alpha", np.float32(0.01)))
-    return reader.sum([reader.scale(x, slope), reader.scale(reader.relu(x), np.asarray(1 - slope), 1)], (1, 1))
+    return reader.sum([reader.scale(x, slope), reader.scale(reader.relu(x), 1 - slope, 1)], (1, 1))
 
 
 def _pad(call: Call) -> Value:

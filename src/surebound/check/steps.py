@@ -74,7 +74,7 @@ class Steps:
     # ---- the two kinds
 
     def layer(self, enclosure: Enclosure) -> None:
-        """Bounds on neurons of a layer, which then replace those that are known."""
+        """Bounds on neurons of a layer, which are then known beside the others."""
         net, layer = self.network, self.number("layer", len(self.network.layers))
         neuron = self.read("neuron", [INT32], [None], 0, net.widths[layer] - 1)
         side = self.read("side", [INT8], neuron.shape, -1, 1).astype(np.int64)
@@ -94,10 +94,11 @@ class Steps:
                 if not shown[of].all():
                     value = enclosure.neurons(layer, neuron[of], side[of], way)
                     self.accept(shown[of] | (value >= side[of] * bound[of]).astype(bool), neuron[of], layer)
-        low[0, neuron[side > 0]], high[0, neuron[side < 0]] = bound[side > 0], bound[side < 0]
+        for end, better, some in ((low, np.maximum, side > 0), (high, np.minimum, side < 0)):
+            end[0, neuron[some]] = better(end[0, neuron[some]], bound[some])
         if (low > high).any():
             raise InvalidError("two bounds contradict each other")
-        enclosure.layers[layer] = low, high
+        enclosure.learn(layer, low, high)
         self.claims += len(neuron)
 
     def accept(self, shown: Array, neuron: Array, layer: int) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,16 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=count, default=1, metavar="N", help="processes with one thread each (default 1, all threads)"
     )
+    parser.add_argument(
+        "--proofs",
+        metavar="DIR",
+        help="write a proof of each image that is verified, and its property, for surebound check",
+    )
+    parser.add_argument(
+        "--check-proofs",
+        action="store_true",
+        help="check each proof as soon as it is written; what the checker refuses is not verified",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -73,6 +84,8 @@ def _run(args: Namespace) -> int:
     files = output_files(keep=(file,), json=args.json, store=str(store))
     if args.workers > 1 and args.threads is not None:
         raise UsageError("--threads beside --workers: each worker has one thread; expected one of the two")
+    if args.check_proofs and args.proofs is None:
+        raise UsageError("--check-proofs without --proofs: there is nothing to check; expected both")
     task = _task(args)
     line = _Line(quiet=args.quiet)
     from surebound.evaluate.certify import certify, so_far
@@ -130,7 +143,14 @@ def _task(args: Namespace) -> "Task":
     )
     command = shlex.join(["surebound", *sys.argv[1:]])
     return Task(
-        model=Path(args.model), dataset=dataset, eps=args.eps, images=images, settings=settings, command=command
+        model=Path(args.model),
+        dataset=dataset,
+        eps=args.eps,
+        images=images,
+        settings=settings,
+        command=command,
+        proofs=None if args.proofs is None else Path(args.proofs),
+        check_proofs=args.check_proofs,
     )
 
 
@@ -161,6 +181,7 @@ def _record(args: Namespace, result: "Certification", *, interrupted: bool = Fal
         phases.update(row.phases)
     ended = Counter(row.outcome for row in result.rows)
     settled = Counter(row.stage for row in result.rows if row.outcome not in undecided)
+    proofs = {} if args.proofs is None else {"proofs": {"folder": args.proofs, **asdict(result.proofs)}}
     return {
         "images": found.images,
         "standard": found.standard,
@@ -178,6 +199,7 @@ def _record(args: Namespace, result: "Certification", *, interrupted: bool = Fal
         "seconds": round(result.seconds, 6),
         "seconds_by_phase": {name: round(seconds, 6) for name, seconds in phases.items()},
         "interrupted": interrupted,
+        **proofs,
     }
 
 
@@ -196,7 +218,22 @@ def _report(record: dict[str, Any]) -> None:
         print(f"undecided {100 * record['undecided']:5.1f} %  ({left} of {images})")
     settled = ", ".join(f"{stage} {n}" for stage, n in record["settled_by"].items())
     print(f"settled by {settled}; {record['subproblems']:,} subproblems in {record['seconds']:.1f} s")
+    if "proofs" in record:
+        print(_proofs(record["proofs"]))
     print(f"results in {visible(record['store'])}", flush=True)
+
+
+def _proofs(record: dict[str, Any]) -> str:
+    text = f"proofs    {record['written']} of {record['verified']} verified images"
+    if record["written"]:
+        text += f", {record['median_bytes']:,.0f} bytes in the median"
+    if record["accepted"] or record["refused"]:
+        text += f"; {record['accepted']} accepted by the checker"
+    if record["median_check_seconds"] is not None:
+        text += f", {record['median_check_seconds']:.2f} s each in the median"
+    if record["refused"]:
+        text += f"; {record['refused']} refused, whose images are not verified"
+    return f"{text}; in {visible(record['folder'])}"
 
 
 COMMAND = Command("prove, image by image, how robust a network is on a data set", _configure, _run)

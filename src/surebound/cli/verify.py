@@ -45,6 +45,7 @@ def _configure(parser: ArgumentParser) -> None:
     )
     add_search(parser)
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
+    parser.add_argument("--proof", metavar="FILE", help="write a proof of unsat, for surebound check")
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
     parser.add_argument(
@@ -59,7 +60,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     net, problem = check_network(args.net), check_property(args.property)
-    files = output_files(keep=(net, problem), counterexample=args.counterexample, json=args.json)
+    files = output_files(keep=(net, problem), counterexample=args.counterexample, proof=args.proof, json=args.json)
     work = _Work(args)
 
     def interrupted() -> None:
@@ -99,12 +100,14 @@ def _give_up(args: Namespace, files: dict[str, Path], verdict: Verdict) -> int:
 def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict) -> None:
     """Write and print the verdict."""
     texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
-    failed = _write({path: texts[option] for option, path in files.items()})
+    failed = _write({path: texts[option] for option, path in files.items() if option in texts})
     print(verdict.status, flush=True)
+    if verdict.proof is not None:
+        verdict.proof.save(files["proof"], network=args.net, property=args.property)
     if failed is not None:  # the verdict is out; now the exit code says that a file is missing
         raise failed
     if not args.quiet and sys.stderr is not None:
-        print(visible(_summary(verdict)), file=sys.stderr)
+        print(visible(_summary(verdict, files.get("proof"))), file=sys.stderr)
 
 
 def _write(texts: dict[Path, str]) -> UsageError | None:
@@ -141,7 +144,8 @@ class _Work:
                 quick_import()
             set_threads(args.threads)
             from surebound.load.onnx import load_model
-            from surebound.verify.pipeline import Options, verify
+            from surebound.verify.options import Options
+            from surebound.verify.pipeline import verify
 
             model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
         self.doing = "verifying"
@@ -152,6 +156,7 @@ class _Work:
             seed=args.seed,
             memory=args.memory,
             early_stop=args.early_stop,
+            proof=args.proof is not None,
         )
         return verify(model, problem, options, clock=self.clock)
 
@@ -205,12 +210,15 @@ def json_text(verdict: Verdict) -> str:
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
-def _summary(verdict: Verdict) -> str:
+def _summary(verdict: Verdict, proof: Path | None) -> str:
     text = f"{verdict.seconds:.2f} s, {verdict.subproblems:,} subproblems"
     if verdict.branching:
         text += f", branching {verdict.branching}"
     if verdict.lower_bound is not None and verdict.status != "sat":
         text += f", lower bound {verdict.lower_bound:.6g}"
+    if proof is not None:
+        written = f"proof of {proof.stat().st_size:,} bytes" if verdict.proof is not None else "no proof"
+        text += f", {written}"
     return text + (f" ({verdict.reason})" if verdict.reason else "")
 
 

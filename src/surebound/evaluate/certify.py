@@ -8,14 +8,17 @@ that was called writes.
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 from surebound.errors import ResourceError, StoreError, UsageError
+from surebound.evaluate.evidence import Proofs
+from surebound.evaluate.proofs import ProofFolder
 from surebound.evaluate.stages import Certifier, Open, Sample
 from surebound.evaluate.store import Accuracies, Row, Run, Store
 from surebound.evaluate.task import Task, check_fits
@@ -56,6 +59,11 @@ class Certification:
     def accuracies(self) -> Accuracies:
         return Accuracies.of_rows(self.rows)
 
+    @property
+    def proofs(self) -> Proofs:
+        """What is known of the proofs."""
+        return Proofs.of_rows(self.rows)
+
     def __repr__(self) -> str:
         return f"Certification(run {self.run} of '{self.store}', {self.accuracies})"
 
@@ -77,13 +85,18 @@ def certify(
                 "expected --resume (resume=True) to go on with them, or another store"
             )
         expect_same_data(results, run)
+        folder = task.folder
+        if folder is not None:
+            folder.prepare(model.network)
         number = results.begin(run)
         done = results.outcomes(number)
-        loop = _Loop(task, results, number, [done[i] for i in task.images if i in done], on_progress)
-        certifier = Certifier(model, task.eps, task.settings)
-        with Workers(workers, task.file, certifier) as pool:
+        again = {i for i, outcome in done.items() if folder and outcome == "verified" and not folder.has(i)}
+        ended = [done[i] for i in task.images if i in done and i not in again]
+        loop = _Loop(task, results, number, ended, again, on_progress)
+        certifier = Certifier(model, task.eps, task.settings, folder)
+        with _cleared(folder), Workers(workers, task.file, certifier) as pool:
             try:
-                loop.run([i for i in task.images if i not in done], pool)
+                loop.run([i for i in task.images if i not in done or i in again], pool)
             except BrokenProcessPool as error:
                 raise ResourceError(
                     f"a worker was killed, perhaps for lack of memory; what is done is in '{store}', and resuming goes "
@@ -119,14 +132,32 @@ def expect_same_data(results: Store, run: Run) -> None:
             )
 
 
+@contextmanager
+def _cleared(folder: ProofFolder | None) -> Iterator[None]:
+    """Whatever happens, no half of a proof is left behind."""
+    try:
+        yield
+    finally:
+        if folder is not None:
+            folder.clear()
+
+
 @final
 class _Loop:
     """Hands out work and writes rows."""
 
     def __init__(
-        self, task: Task, results: Store, number: int, done: Sequence[str], on_progress: OnProgress | None
+        self,
+        task: Task,
+        results: Store,
+        number: int,
+        done: Sequence[str],
+        again: Collection[int],
+        on_progress: OnProgress | None,
     ) -> None:
+        """`done` is how images ended before; those of `again` were verified then, and lack but a proof."""
         self._task, self._results, self._number, self._on_progress = task, results, number, on_progress
+        self._again = again
         self._outcomes = Counter(done)
         self._before = len(done)
         self._begin = time.monotonic()
@@ -150,7 +181,10 @@ class _Loop:
         more: list[Open | Probe] = list(result.open)
         samples = {s.image: s for s in _samples(work)}
         for row in result.rows:
-            if self._task.settings.radius_search and row.correct and not isinstance(work, Probe):
+            if row.image in self._again:
+                self._results.prove(self._number, row)
+                self._outcomes["verified" if row.proof is None else row.outcome] += 1
+            elif self._task.settings.radius_search and row.correct and not isinstance(work, Probe):
                 more.append(Probe(samples[row.image], row))
             else:
                 self._results.add(self._number, row)

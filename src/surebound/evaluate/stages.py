@@ -1,43 +1,45 @@
 """How images are certified: standard → attack → IBP → CROWN → α-CROWN → branch and bound.
 
-`Certifier.screen` takes many images at once through the stages that share their work between images, each stage only
-those that the one before left open; `Certifier.search` then takes one image to its end. There, bounds for every
-ambiguous neuron come first: those neurons differ from image to image and are a batch of their own, over the folded
-network that only one image has. Whatever a stage settles is settled for good: "attacked" and "falsified" come with a
-counterexample that was replayed on the original network, "verified" with bounds that account for rounding.
+The stages are those of `surebound.verify.stages`, but for the attack, which takes the most promising classes of many
+images at once. `Certifier.screen` takes many images through the stages that share their work between images;
+`Certifier.search` then takes one image to its end. Whatever a stage settles is settled for good: "attacked" and
+"falsified" come with a counterexample that was replayed on the original network, "verified" with bounds that account
+for rounding.
 """
 
 import hashlib
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surebound.attacks import ATTACKS
 from surebound.attacks.images import attack_images
 from surebound.attacks.mi_fgsm import PUBLISHED
-from surebound.bounds.enclosure import Enclosure, enclose
-from surebound.bounds.margins import interval_rows, linear_rows
-from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
+from surebound.evaluate.proofs import ProofFolder
 from surebound.evaluate.store import Counter, Outcome, Row, Stage
-from surebound.network.linear import size
+from surebound.network.graph import Network
 from surebound.network.model import Model
-from surebound.problem import Box, Robustness, Verdict
-from surebound.verify.pipeline import Options, verify
+from surebound.problem import Counterexample, Property, Robustness, Verdict
+from surebound.proof.record import BoxRecord
+from surebound.verify.cascade import Question, Settled, run
+from surebound.verify.clock import Clock
+from surebound.verify.engine import Engine
+from surebound.verify.options import Options
+from surebound.verify.pipeline import verify
+from surebound.verify.rows import Rows
+from surebound.verify.stages import closing
 from surebound.verify.strategy import profile
 
-_FIXED_SLOPES = LayerBounding(ascent=None)
-_OUTCOMES: dict[str, Outcome] = {"unsat": "verified", "sat": "falsified", "timeout": "timeout", "unknown": "unknown"}
+_OUTCOMES: dict[str, Outcome] = {"proved": "verified", "time": "timeout", "undecided": "unknown"}
+_FOUND: dict[str, Outcome] = {"standard": "misclassified", "attack": "attacked", "search": "falsified"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,7 @@ class Open:
     predicted: int
     rivals: tuple[int, ...]
     phases: dict[str, float] = field(default_factory=dict)
+    proved: tuple[tuple[int, str], ...] = ()  # of a proof so far: regions, and the lines around ReLUs that prove each
 
 
 def property_sha256(sample: Sample, eps: Fraction) -> str:
@@ -113,44 +116,34 @@ def property_sha256(sample: Sample, eps: Fraction) -> str:
 class Certifier:
     """One network, one radius."""
 
-    def __init__(self, model: Model, eps: Fraction, settings: Settings) -> None:
-        self.model, self.eps, self.settings = model, eps, settings
+    def __init__(self, model: Model, eps: Fraction, settings: Settings, proofs: ProofFolder | None = None) -> None:
+        self.model, self.eps, self.settings, self.proofs = model, eps, settings, proofs
 
     def screen(self, samples: Sequence[Sample]) -> tuple[list[Row], list[Open]]:
         """The stages that images go through together: rows of those they settle, and the others."""
-        batch = _Batch(self.model, samples, self.eps, self.settings)
-        batch.attack()
-        batch.bound("ibp")
-        batch.bound("crown")
-        return batch.rows, batch.open()
+        network = self.model.network
+        predicted = self.model.replay(np.stack([sample.x for sample in samples])).argmax(1).tolist()
+        images = [self._image(s, k) for s, k in zip(samples, predicted, strict=True)]
+        attack = _Attack(self.model, self.eps, self.settings)
+        run([attack, Rows("ibp", network), Rows("crown", network)], images)
+        rows = [self._row(i, i.settled, i.seconds) for i in images if i.settled is not None]
+        return rows, [i.left() for i in images if i.settled is None]
 
     def search(self, image: Open, *, branching: str | None = None) -> Row:
         """α-CROWN for what is open, then branch and bound; `branching` instead of the settings' rule.
 
-        All other classes count as subproblems (see `surebound.verify.pipeline`), those that screening settled, too.
+        All other classes count as subproblems (see `surebound.verify.cascade`), those that screening settled, too.
         """
-        sample, outputs = image.sample, self.model.network.outputs
-        whole = sample.robustness(self.eps).to_property(outputs)
-        every = zip(whole.regions, sample.rivals(outputs), strict=True)
-        regions = tuple(region for region, rival in every if rival in image.rivals)
-        options = replace(self._options(branching or self.settings.branching), quick_attack=None)
-        verdict = verify(self.model, replace(whole, regions=regions), options)
-        phases = image.phases | verdict.seconds_by_phase
-        phases["attack"] = image.phases.get("attack", 0.0) + verdict.seconds_by_phase.get("attack", 0.0)
-        split = verdict.subproblems > len(regions)
-        return _row(
-            sample,
-            image.predicted,
-            self.eps,
-            phases,
-            outcome=_OUTCOMES[verdict.status],
-            stage="search" if split or verdict.status != "unsat" else "alpha-crown",
-            seconds=sum(image.phases.values()) + verdict.seconds,
-            subproblems=len(whole.regions) + max(verdict.subproblems - len(regions), 0),
-            lower_bound=verdict.lower_bound,
-            reason=verdict.reason,
-            counter=_counter(sample, verdict),
-        )
+        options = self._options(branching or self.settings.branching)
+        engine = Engine(self.model, options, Clock(options.timeout))
+        asked = self._image(image.sample, image.predicted)
+        asked.resume(image)
+        run(closing(engine), [asked])
+        assert asked.settled is not None  # the last stage settles everything
+        phases = image.phases | engine.clock.phases
+        phases["attack"] = image.phases.get("attack", 0.0) + engine.clock.phases.get("attack", 0.0)
+        seconds = sum(image.phases.values()) + asked.settled.seconds
+        return self._row(asked, replace(asked.settled, seconds=seconds), phases)
 
     def decide(self, sample: Sample, eps: Fraction) -> Verdict:
         """Robustness within another radius, by the whole of `surebound.verify`."""
@@ -166,146 +159,105 @@ class Certifier:
             early_stop=settings.early_stop,
         )
 
+    def _image(self, sample: Sample, predicted: int) -> "_Image":
+        return _Image(sample, predicted, self.eps, self.model.network, recorded=self.proofs is not None)
 
-class _Batch:
-    """Images on their way through the stages."""
+    def _row(self, image: "_Image", settled: Settled, phases: Mapping[str, float]) -> Row:
+        """The row of an image that is settled."""
+        # what bounds alone did not prove was not settled by them
+        stage = "search" if settled.stage == "alpha-crown" and settled.end != "proved" else settled.stage
+        outcome = _FOUND[stage] if settled.end == "violated" else _OUTCOMES[settled.end]
+        row = Row(
+            image=image.sample.image,
+            label=image.sample.label,
+            predicted=image.predicted,
+            outcome=outcome,
+            stage=cast(Stage, stage),
+            seconds=settled.seconds,
+            phases={name: round(seconds, 6) for name, seconds in phases.items()},
+            property_sha256=property_sha256(image.sample, self.eps),
+            subproblems=settled.subproblems,
+            lower_bound=settled.lower_bound if np.isfinite(settled.lower_bound) else None,
+            reason=settled.reason,
+            counter=_counter(image.sample, settled.counterexample),
+        )
+        return self._proved(row, image) if row.verified and self.proofs is not None else row
 
-    def __init__(self, model: Model, samples: Sequence[Sample], eps: Fraction, settings: Settings) -> None:
-        self._model, self._samples, self._eps, self._settings = model, samples, eps, settings
-        self._x = np.stack([s.x for s in samples])
-        self._predicted = model.replay(self._x).argmax(1)
-        self._left = list(range(len(samples)))
-        self._phases: list[dict[str, float]] = [{} for _ in samples]
-        self._best: dict[int, Tensor] = {}  # sample -> the best bounds on its margins, (outputs − 1,)
-        self._boxes: dict[int, Box] = {}  # sample -> its box, once it is needed
-        self.rows: list[Row] = []
+    def _proved(self, row: Row, image: "_Image") -> Row:
+        """The row with its proof. Nothing is verified whose proof the checker refuses."""
+        assert self.proofs is not None and image.record is not None
+        proof = self.proofs.write(row.image, self.model.network, image.property, [image.record])
+        if proof.checked is False:
+            reason = f"the checker did not accept the proof: {proof.refused}"
+            return replace(row, outcome="unknown", reason=reason, proof=proof)
+        return replace(row, proof=proof)
 
-    def attack(self) -> None:
-        settings = self._settings
-        with self._phase("attack"):
-            result = attack_images(
-                self._model,
-                self._x,
-                np.array([s.label for s in self._samples]),
-                eps=self._eps,
-                method=settings.attack,
-                steps=settings.steps,
-                restarts=settings.restarts,
-                targets=settings.targets,
-                seed=settings.seed,
-                more=PUBLISHED if (settings.search, settings.attack) == ("paper", "mi-fgsm") else None,
-            )
-        found = np.flatnonzero(result.found)
-        logits = dict(zip(found.tolist(), self._model.replay(result.points[found]), strict=True)) if len(found) else {}
-        for i, sample in enumerate(self._samples):
-            if not result.correct[i]:
-                self._settle(i, "misclassified", "standard")
-            elif result.found[i]:
-                self._settle(i, "attacked", "attack", _point(sample, result.points[i], logits[i]))
 
-    def bound(self, stage: Literal["ibp", "crown"]) -> None:
-        """Try to prove what is left, with intervals for the layers."""
-        if not self._left:
-            return
-        with self._phase(stage):
-            for k in range(0, len(self._left), self._capacity):
-                part = self._left[k : k + self._capacity]
-                for i, new in zip(part, self._bounds(stage, part), strict=True):
-                    self._best[i] = torch.maximum(self._best.get(i, new), new)
-        for i in list(self._left):
-            if bool((self._best[i] > 0).all()):
-                self._settle(i, "verified", stage)
+class _Image(Question):
+    """What is asked about an image: no other class scores as high as its label."""
 
-    def _bounds(self, stage: str, part: list[int]) -> Tensor:
-        """Lower bounds on the margins of images. # (images, outputs − 1)"""
-        rows = torch.stack([_margins(self._model.network.outputs, self._samples[i].label) for i in part])
-        enclosure = self._enclose(part)
-        return interval_rows(enclosure, rows) if stage == "ibp" else linear_rows(enclosure, rows, _FIXED_SLOPES)
+    def __init__(self, sample: Sample, predicted: int, eps: Fraction, network: Network, recorded: bool = False) -> None:
+        super().__init__(lambda: self.property.regions)
+        self.sample, self.predicted, self.rivals = sample, predicted, sample.rivals(network.outputs)
+        self._eps, self._outputs = eps, network.outputs
+        self.record = BoxRecord(network, 0, range(len(self.rivals))) if recorded else None
 
     @cached_property
-    def _capacity(self) -> int:
-        """Images bounded at once: the widest layer of a pass over all their margins stays within a chunk."""
-        network = self._model.network
-        return max(1, CHUNK_ELEMENTS // (network.outputs * max(size(node.shape) for node in network.nodes)))
+    def property(self) -> Property:
+        return self.sample.robustness(self._eps).to_property(self._outputs)
 
-    def _enclose(self, left: list[int]) -> Enclosure:
-        """Intervals for all nodes over the boxes of images."""
-        shape = (-1, *self._model.network.input_shape)
-        for i in left:
-            if i not in self._boxes:
-                self._boxes[i] = self._samples[i].robustness(self._eps).box()
-        boxes = [self._boxes[i] for i in left]
-        lower, upper = (
-            torch.from_numpy(np.stack(ends)).reshape(shape)
-            for ends in ([box.lower for box in boxes], [box.upper for box in boxes])
+    def left(self) -> Open:
+        """What screening leaves for a search."""
+        pairs = zip(self.rivals, self.bounds.tolist(), strict=True)
+        rivals = tuple(j for j, bound in pairs if not bound > 0)
+        steps = [] if self.record is None else [step.about for step in self.record.steps]
+        proved = tuple((about["region"], about["lines"]) for about in steps)
+        return Open(self.sample, self.predicted, rivals, self.seconds, proved)
+
+    def resume(self, left: Open) -> None:
+        """After screening."""
+        self.learn(torch.tensor([-torch.inf if j in left.rivals else torch.inf for j in self.rivals]).double())
+        if self.record is not None:
+            for region, lines in left.proved:
+                self.record.by_row(region, lines, row=0, rows=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Attack:
+    """Settles images that are wrong as they are, or near them."""
+
+    model: Model
+    eps: Fraction
+    settings: Settings
+    name: str = "attack"
+
+    def run(self, open_: Sequence[_Image]) -> Sequence[Settled | None]:
+        settings = self.settings
+        result = attack_images(
+            self.model,
+            np.stack([image.sample.x for image in open_]),
+            np.array([image.sample.label for image in open_]),
+            eps=self.eps,
+            method=settings.attack,
+            steps=settings.steps,
+            restarts=settings.restarts,
+            targets=settings.targets,
+            seed=settings.seed,
+            more=PUBLISHED if (settings.search, settings.attack) == ("paper", "mi-fgsm") else None,
         )
-        return enclose(self._model.network, lower, upper)
-
-    def _settle(self, i: int, outcome: Outcome, stage: Stage, counter: Counter | None = None) -> None:
-        self._left.remove(i)
-        self.rows.append(
-            _row(
-                self._samples[i],
-                int(self._predicted[i]),
-                self._eps,
-                self._phases[i],
-                outcome=outcome,
-                stage=stage,
-                seconds=sum(self._phases[i].values()),
-                subproblems=len(self._best[i]) if outcome == "verified" else 0,
-                lower_bound=float(self._best[i].min()) if i in self._best else None,
-                counter=counter,
-            )
-        )
-
-    def open(self) -> list[Open]:
-        """The images that are left."""
-        found = []
-        for i in self._left:
-            sample, best = self._samples[i], self._best.get(i)
-            others = enumerate(sample.rivals(self._model.network.outputs))
-            rivals = tuple(j for k, j in others if best is None or not bool(best[k] > 0))
-            found.append(Open(sample, int(self._predicted[i]), rivals, dict(self._phases[i])))
-        return found
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        """Share the time spent inside among the images that are in it."""
-        begin, inside = time.monotonic(), list(self._left)
-        try:
-            yield
-        finally:
-            share = (time.monotonic() - begin) / max(len(inside), 1)
-            for i in inside:
-                self._phases[i][name] = self._phases[i].get(name, 0.0) + share
+        settled: list[Settled | None] = [None] * len(open_)
+        for i in np.flatnonzero(~result.correct).tolist():
+            settled[i] = Settled(stage="standard", end="violated")
+        found = np.flatnonzero(result.found)
+        for i, y in zip(found.tolist(), self.model.replay(result.points[found]), strict=True) if len(found) else ():
+            point = Counterexample(result.points[i].astype(np.float64), y)
+            settled[i] = Settled(stage=self.name, end="violated", counterexample=point)
+        return settled
 
 
-def _row(sample: Sample, predicted: int, eps: Fraction, phases: Mapping[str, float], **settled: Any) -> Row:
-    """The row of an image, from what is known of it and how it was settled."""
-    return Row(
-        image=sample.image,
-        label=sample.label,
-        predicted=predicted,
-        phases={name: round(seconds, 6) for name, seconds in phases.items()},
-        property_sha256=property_sha256(sample, eps),
-        **settled,
-    )
-
-
-def _margins(outputs: int, label: int) -> Tensor:
-    """f_label − f_j for every other class j. # (outputs − 1, outputs)"""
-    rows = -torch.eye(outputs, dtype=torch.float64)
-    rows[:, label] = 1.0
-    return torch.cat([rows[:label], rows[label + 1 :]])
-
-
-def _point(sample: Sample, point: NDArray[np.float32], logits: NDArray[np.floating[Any]]) -> Counter:
-    rivals = logits.astype(np.float64)
-    rivals[sample.label] = -np.inf
-    return Counter(clean=sample.x, point=point, adversarial=int(rivals.argmax()))
-
-
-def _counter(sample: Sample, verdict: Verdict) -> Counter | None:
-    if verdict.counterexample is None:
+def _counter(sample: Sample, found: Counterexample | None) -> Counter | None:
+    if found is None:
         return None
-    return _point(sample, verdict.counterexample.x.astype(np.float32), verdict.counterexample.y)
+    rivals = found.y.astype(np.float64)
+    rivals[sample.label] = -np.inf
+    return Counter(clean=sample.x, point=found.x.astype(np.float32), adversarial=int(rivals.argmax()))

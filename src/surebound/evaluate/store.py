@@ -2,7 +2,8 @@
 
 A *run* is one network over the images of one data set with one radius and one set of options; a file may hold many. A
 *row* is one image of a run and how it ended. Each row is one transaction (write-ahead log, synced), so a killed process
-loses at most the images it was working on, and (run, image) is the key, so none can be there twice.
+loses at most the images it was working on, and (run, image) is the key, so none can be there twice. Proofs of rows are
+in a table of their own (`surebound.evaluate.evidence`).
 """
 
 import hashlib
@@ -13,7 +14,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
@@ -21,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surebound.errors import StoreError
+from surebound.evaluate import evidence as proofs
+from surebound.evaluate.evidence import Evidence
 
 Outcome = Literal["misclassified", "attacked", "falsified", "verified", "timeout", "unknown"]
 Stage = Literal["standard", "attack", "ibp", "crown", "alpha-crown", "search"]
@@ -126,6 +129,7 @@ class Row:
     reason: str = ""
     property_sha256: str = ""
     counter: Counter | None = None
+    proof: Evidence | None = None
 
     @property
     def correct(self) -> bool:
@@ -217,6 +221,7 @@ class Store:
             raise StoreError(f"'{self.path}' is a store of version {version}; expected {_VERSION}")
         if not readonly:
             self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute(proofs.SCHEMA)
 
     def _keep_a_log(self) -> None:
         """Write ahead. Unlike everything else, SQLite does not wait for others to let it change this."""
@@ -302,6 +307,18 @@ class Store:
         with self._sentence(), self._transaction():
             insert = f"INSERT INTO rows ({', '.join(values)}) VALUES ({marks}) ON CONFLICT (run, image) DO NOTHING"
             self._db.execute(insert, values)
+            if row.proof is not None:
+                proofs.insert(self._db, run, row.image, row.proof)
+
+    def prove(self, run: int, row: Row) -> None:
+        """Note the proof of an image that was verified before; if the checker refused it, the image is so no longer."""
+        if row.proof is None:
+            return
+        with self._sentence(), self._transaction():
+            proofs.insert(self._db, run, row.image, row.proof)
+            if not row.verified:
+                changed = "UPDATE rows SET outcome = ?, reason = ? WHERE run = ? AND image = ?"
+                self._db.execute(changed, (row.outcome, row.reason, run, row.image))
 
     def rows(self, run: int) -> list[Row]:
         """The rows of a run, by image."""
@@ -309,8 +326,11 @@ class Store:
             cursor = self._db.execute("SELECT * FROM rows WHERE run = ? ORDER BY image", (run,))
             names = [column[0] for column in cursor.description]
             found = cursor.fetchall()
+            with self._whole(f"the proofs of run {run}"):
+                proved = proofs.select(self._db, run)
         with self._whole(f"the rows of run {run}"):
-            return [_row(dict(zip(names, values, strict=True))) for values in found]
+            rows = [_row(dict(zip(names, values, strict=True))) for values in found]
+        return [replace(row, proof=proved.get(row.image)) for row in rows]
 
     def outcomes(self, run: int) -> dict[int, Outcome]:
         """The images that have a row, and how they ended."""

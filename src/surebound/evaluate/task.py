@@ -15,6 +15,7 @@ import numpy as np
 
 from surebound.data.dataset import Dataset
 from surebound.errors import MissingFileError, NetworkError, UsageError
+from surebound.evaluate.proofs import ProofFolder
 from surebound.evaluate.stages import Sample, Settings
 from surebound.evaluate.store import Run
 from surebound.load.onnx_file import fingerprint
@@ -36,8 +37,12 @@ class Task:
     settings: Settings = field(default_factory=Settings)
     notes: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
+    proofs: Path | None = None  # the folder for proofs of the images that are verified
+    check_proofs: bool = False
 
     def __post_init__(self) -> None:
+        if self.check_proofs and self.proofs is None:
+            raise UsageError("proofs are to be checked, but not written; expected a folder for them")
         try:
             images = tuple(index(image) for image in self.images)
         except TypeError as error:
@@ -59,6 +64,11 @@ class Task:
             )
         return file
 
+    @property
+    def folder(self) -> ProofFolder | None:
+        """Where the proofs go."""
+        return None if self.proofs is None else ProofFolder(self.proofs, self.file, self.check_proofs)
+
     def sample(self, image: int) -> Sample:
         x, y = self.dataset.test.take([image])
         return Sample(image, np.asarray(x, dtype=np.float32).reshape(-1), int(y[0]))
@@ -75,7 +85,7 @@ class Task:
             eps=str(self.eps),
             images=tuple(self.images),
             options=asdict(self.settings),
-            notes=dict(self.notes),
+            notes=dict(self.notes) | ({} if self.proofs is None else {"proofs": str(self.proofs)}),
             command=self.command,
             version=__version__,
             machine=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 from surebound import interrupts
+from surebound.evaluate.proofs import ProofFolder
 from surebound.evaluate.radius import search_radius
 from surebound.evaluate.stages import Certifier, Open, Sample, Settings
 from surebound.evaluate.store import Row
@@ -53,7 +54,7 @@ class Workers:
         if count > 1:
             # Fresh interpreters: torch's threads do not survive a fork.
             context = multiprocessing.get_context("spawn")
-            start = (file, own.eps, own.settings)
+            start = (file, own.eps, own.settings, own.proofs)
             with interrupts.held():
                 self._pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=start)
 
@@ -92,7 +93,7 @@ def perform(certifier: Certifier, work: Work) -> Result:
             return Result(*certifier.screen(work))
 
 
-def _begin(file: Path, eps: Fraction, settings: Settings) -> None:
+def _begin(file: Path, eps: Fraction, settings: Settings, proofs: ProofFolder | None) -> None:
     """What a process does first: it ends with its parent, even if that is killed, and loads the network."""
     global _certifier
     parent = multiprocessing.parent_process()
@@ -103,7 +104,7 @@ def _begin(file: Path, eps: Fraction, settings: Settings) -> None:
     import torch
 
     torch.set_num_threads(1)
-    _certifier = Certifier(load_model(file), eps, settings)
+    _certifier = Certifier(load_model(file), eps, settings, proofs)
 
 
 def _end_with(parent: BaseProcess) -> None:

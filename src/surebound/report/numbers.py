@@ -30,6 +30,16 @@ def duration(seconds: float) -> str:
     return f"{hours:,}\u202fh {minutes}\u202fmin"
 
 
+def size_text(count: float) -> str:
+    """
+    >>> size_text(464), size_text(53_400), size_text(2_000_000)
+    ('464 bytes', '53.4\\u202fkB', '2.0\\u202fMB')
+    """
+    if count < 1000:
+        return f"{count:,.0f} bytes"
+    return f"{count / 1e3:,.1f}\u202fkB" if count < 1e6 else f"{count / 1e6:,.1f}\u202fMB"
+
+
 def number(value: object) -> float:
     """The value as a float; NaN for whatever is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -5,11 +5,12 @@ from math import isfinite
 from pathlib import PurePath
 from statistics import fmean, median
 
+from surebound.evaluate.evidence import Proofs
 from surebound.evaluate.store import OUTCOMES, Accuracies, Row
 from surebound.report.charts import Axes, Bar, Curve, bar_chart, line_chart
 from surebound.report.gallery import class_name, gallery
 from surebound.report.markup import Markup, element, join
-from surebound.report.numbers import compact, duration, number, percent, radius
+from surebound.report.numbers import compact, duration, number, percent, radius, size_text
 from surebound.report.pieces import Cell, Column, Tile, figure, fold, legend, table, tiles
 from surebound.report.results import Result
 from surebound.report.style import OUTCOME_COLOURS
@@ -70,6 +71,26 @@ def headline(result: Result) -> Markup:
     )
 
 
+def proofs_tiles(result: Result) -> Markup | None:
+    """What is known of the proofs of a run that was to write any."""
+    found = Proofs.of_rows(result.rows)
+    if not found.written and not found.refused and "proofs" not in result.run.notes:
+        return None
+    checked = found.accepted + found.refused
+    folder = f", in {result.run.notes['proofs']}" if "proofs" in result.run.notes else ""
+    below = f"verified images have a proof, for surebound check to follow{folder}"
+    each = [Tile("Proofs", f"{found.written:,} of {found.verified:,}", below, "green")]
+    below = f"of {checked:,} that were checked, by a program that shares no code with the verifier"
+    if found.refused:
+        below += f"; {found.refused:,} refused, and these images count as undecided"
+    each.append(Tile("Accepted by the checker", f"{found.accepted:,}", below, "amber" if found.refused else "green"))
+    if found.median_bytes is not None:
+        each.append(Tile("Size of a proof", size_text(found.median_bytes), "in the median", "blue"))
+    if found.median_check_seconds is not None:
+        each.append(Tile("Time to check one", duration(found.median_check_seconds), "in the median", "blue"))
+    return tiles(each)
+
+
 def run_summary(result: Result) -> str:
     """The accuracies in one line."""
     found = Accuracies.of_rows(result.rows)
@@ -86,7 +107,7 @@ def run_body(result: Result, *, most_rows: int, most_pictures: int, trained: Mar
     if result.missing:
         asked = f"{result.missing:,} of the {len(result.run.images):,} images asked for are not settled yet."
         parts.append(element("p", asked, class_="warn"))
-    parts += [headline(result), trained]
+    parts += [headline(result), proofs_tiles(result), trained]
     plots = [_funnel(rows), _phases(rows), _cactus(rows), _radii(rows)]
     parts.append(element("div", *(plot for plot in plots if plot is not None), class_="plots"))
     shown = [row for row in rows if row.counter is not None][:most_pictures]
@@ -176,17 +197,21 @@ def _images(result: Result, most: int) -> Markup:
     if len(rows) > most:
         rows = sorted(sorted(rows, key=lambda row: -row.seconds)[:most], key=lambda row: row.image)
         title = f"The {most:,} slowest of {len(result.rows):,} images"
-    radii, reasons = has_radii(rows), any(row.reason for row in rows)
+    radii, reasons, proofs = has_radii(rows), any(row.reason for row in rows), any(row.proof for row in rows)
     columns = [Column("Image", True), Column("Label"), Column("Predicted"), Column("Outcome"), Column("Settled by")]
     columns += [Column(name, True) for name in ("Seconds", "Subproblems", "Lower bound")]
     columns += [Column(name, True) for name in ("Proved ε", "Attacked ε") if radii]
+    columns += [Column("Proof, bytes", True), Column("Checked")] if proofs else []
     columns += [Column("Reason")] if reasons else []
-    lines = [_image(result, row, radii, reasons) for row in rows]
+    lines = [_image(result, row, radii, proofs, reasons) for row in rows]
     inside = table(f"{title}; the column heads sort", columns, lines, sortable=True, tall=True)
     return fold(element("h4", title), inside, style="long")
 
 
-def _image(result: Result, row: Row, radii: bool, reasons: bool) -> list[object]:
+_CHECKED = {None: "", True: "accepted", False: "refused"}
+
+
+def _image(result: Result, row: Row, radii: bool, proofs: bool, reasons: bool) -> list[object]:
     bound = number(row.lower_bound)
     cells: list[object] = [row.image, class_name(result.run, row.label), class_name(result.run, row.predicted)]
     cells.append(Cell(row.outcome, style=f"outcome {OUTCOME_COLOURS.get(row.outcome, 'grey')}"))
@@ -198,4 +223,6 @@ def _image(result: Result, row: Row, radii: bool, reasons: bool) -> list[object]
         for text in (row.certified_eps, row.attacked_eps):
             value = radius(text)
             cells.append(Cell(f"{value:.4g}", value) if isfinite(value) else "")
+    if proofs:
+        cells += ["", ""] if row.proof is None else [f"{row.proof.bytes:,}", _CHECKED[row.proof.checked]]
     return cells + ([row.reason] if reasons else [])

@@ -41,6 +41,7 @@ def decide_leaf(subject: Subject, region: int, sign: Tensor, seconds: float) -> 
             break
         beta = torch.zeros_like(slope)
         beta[split] = torch.from_numpy(solution.beta)
-        if subject.sound_leaf_bound(region, sign, torch.from_numpy(solution.pi), beta) > 0:
-            return Leaf(True)
+        pi = torch.from_numpy(solution.pi)
+        if subject.sound_leaf_bound(region, sign, pi, beta) > 0:
+            return Leaf(True, duals=subject.multipliers(pi, subject.relaxation.lower_slope, beta))
     return Leaf(False, point)

@@ -4,7 +4,7 @@
 
 with x = x̂ instead on neurons that are split active and x = 0 on inactive ones, which leaves x ≥ 0 and x̂ ≤ 0 to hold.
 A positive optimum, or none, means that the subproblem holds no counterexample. The solver's word is not taken for it:
-its multipliers are read as the π, α and β of the dual bound (`NodeLP._sound_bound`), and that bound has to prove it.
+its multipliers are read as the π, α and β of the dual bound (`NodeLP.proof`), and that bound has to prove it.
 
 One solver serves a whole search. A split only changes ends of rows and columns, so it starts from the last basis.
 """
@@ -103,21 +103,27 @@ class NodeLP:
         relaxed = Relaxed(value, torch.from_numpy(columns[: self._inputs]), xhat, np.abs(x - np.maximum(xhat, 0.0)))
         return Answer(relaxed, (np.asarray(solution.row_dual),) if value > 0 else ())
 
-    def proves(self, signs: Signs, answer: Answer) -> bool:
-        """Whether an answer's multipliers prove, by the sound bound, that there is no counterexample."""
-        return any(self._sound_bound(signs, y) > 0 for y in answer.multipliers)
+    def proof(self, signs: Signs, answer: Answer) -> dict[str, Tensor] | None:
+        """Those of an answer's multipliers that prove, by the sound bound, that there is no counterexample, if any."""
+        for y in answer.multipliers:
+            if self._sound_bound(signs, y) > 0:
+                return self.subject.multipliers(*self._duals(signs, y))
+        return None
 
     def _sound_bound(self, signs: Signs, y: Vector) -> float:
-        """The dual bound with the multipliers y of this LP's rows.
+        """The dual bound with the multipliers y of this LP's rows."""
+        pi, alpha, beta = self._duals(signs, y)
+        return self.subject.sound_leaf_bound(self.region, torch.from_numpy(signs), pi, beta, alpha)
+
+    def _duals(self, signs: Signs, y: Vector) -> tuple[Tensor, Tensor, Tensor]:
+        """The π, α and β that the multipliers y of this LP's rows are.
 
         The coefficient of a neuron's x is Σ π C + Σ (coefficients of later x̂) A = p − u + q with p, u and q ≥ 0 the
         multipliers of x ≥ x̂, x ≤ ā x̂ + b̄ and x ≥ 0; that of x̂ is p − ā u. So α = p / (p + q) where the neuron is
         open, and β is q where it is active and p where it is inactive.
         """
         size = np.abs(y).max(initial=0.0)
-        if not 0 < size < np.inf:
-            return -np.inf
-        y = y / size
+        y = y / size if 0 < size < np.inf else np.zeros_like(y)  # which proves nothing
         system = self._system
         reduced = -np.bincount(system.column, y[system.row] * system.value, system.lower.size)
         p, q = np.maximum(y[self._above], 0.0), np.maximum(reduced[self._x], 0.0)
@@ -125,10 +131,7 @@ class NodeLP:
         alpha = np.where(p + q > 0, p / np.where(p + q > 0, p + q, 1.0), slope)
         beta = np.select([signs > 0, signs < 0], [q, p], 0.0)
         pi = np.maximum(-y[self._rows], 0.0)
-        as_tensor = torch.from_numpy
-        return self.subject.sound_leaf_bound(
-            self.region, as_tensor(signs), as_tensor(pi), as_tensor(beta), as_tensor(alpha)
-        )
+        return torch.from_numpy(pi), torch.from_numpy(alpha), torch.from_numpy(beta)
 
     def _split(self, signs: Signs) -> None:
         """Move the ends of the rows and columns of neurons whose split is another than last time."""

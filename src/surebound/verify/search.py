@@ -10,12 +10,13 @@ from surebound.problem import Counterexample, Region
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.points import TryPoints
 from surebound.verify.queue import Queue
+from surebound.verify.record import InputSink, NeuronSink, Recording
 from surebound.verify.spaces.inputs import InputSpace
 from surebound.verify.spaces.neurons import NeuronSpace
 from surebound.verify.spaces.programs import ProgramSpace, Standstill, suits
 from surebound.verify.strategy import Strategy
 from surebound.verify.subject import Subject
-from surebound.verify.tree import Pause, Space, Tree, first_of
+from surebound.verify.tree import Pause, Sink, Space, Tree, first_of
 
 End = Literal["proved", "violated", "time", "slow", "undecided"]
 
@@ -39,15 +40,27 @@ class Limits:
     early_stop: bool = False  # give up when it is not expected to end in time
     patience: float = float("inf")  # seconds: one that is expected to take longer ends as "slow"
     seed: int = 0
+    record: Recording | None = None  # where a proof is written down
 
 
 def search_neurons(
     subject: Subject, rule: str, strategy: Strategy, clock: Clock, try_points: TryPoints, limits: Limits
 ) -> Outcome:
     """Decide whether any open region of the subject holds a counterexample, by splitting neurons."""
-    space = NeuronSpace(subject, rule, strategy, clock, memory=limits.memory, seed=limits.seed)
+    record = limits.record
+    shares = (strategy.merging, 0.0)
+    sinks = [None if record is None else NeuronSink(record.record, subject, share=share) for share in shares]
+    least = None if sinks[0] is None else sinks[0].least
+    space = NeuronSpace(subject, rule, strategy, clock, memory=limits.memory, seed=limits.seed, least=least)
     stands = Standstill(strategy.standstill, strategy.standstill_share, subject.margin)
-    return _Search(space, clock, try_points, limits, Programs(subject, strategy, clock, try_points, stands)).run()
+    programs = Programs(subject, strategy, clock, try_points, stands, sinks[1])
+    search = _Search(space, clock, try_points, limits, programs, sinks[0])
+    outcome = search.run()
+    if record is not None and outcome.end == "proved":
+        sink = sinks[0] if search.tree.proved else sinks[1]
+        assert sink is not None
+        record.neurons(subject, sink.forest)
+    return outcome
 
 
 def search_inputs(
@@ -59,7 +72,14 @@ def search_inputs(
     limits: Limits,
 ) -> Outcome:
     """Decide all regions by bisecting their boxes. `network` in float64."""
-    return _Search(InputSpace(network, regions, strategy, clock), clock, try_points, limits).run()
+    record = limits.record
+    neurons = sum(network.width(k) for k in range(len(network.layers)))
+    sink = None if record is None else InputSink(len(regions), neurons)
+    space = InputSpace(network, regions, strategy, clock, recorded=sink is not None)
+    outcome = _Search(space, clock, try_points, limits, sink=sink).run()
+    if record is not None and sink is not None and outcome.end == "proved":
+        record.inputs(sink.forest)
+    return outcome
 
 
 class Programs:
@@ -69,10 +89,16 @@ class Programs:
     """
 
     def __init__(
-        self, subject: Subject, strategy: Strategy, clock: Clock, try_points: TryPoints, stands: Standstill
+        self,
+        subject: Subject,
+        strategy: Strategy,
+        clock: Clock,
+        try_points: TryPoints,
+        stands: Standstill,
+        sink: Sink | None = None,
     ) -> None:
         self.subject, self.strategy, self.stands = subject, strategy, stands
-        self.tree = Tree(ProgramSpace(subject, clock), Queue(2**28, depth_first=True), clock, try_points)
+        self.tree = Tree(ProgramSpace(subject, clock), Queue(2**28, depth_first=True), clock, try_points, sink)
 
     def due(self, tree: Tree) -> str | None:
         reached = self.strategy.programs and self.stands.reached(tree.subproblems, tree.queue.lowest)
@@ -94,10 +120,11 @@ class _Search:
         try_points: TryPoints,
         limits: Limits,
         programs: Programs | None = None,
+        sink: Sink | None = None,
     ) -> None:
         self.clock, self.limits, self.programs = clock, limits, programs
         self.queue = Queue(limits.memory)
-        self.tree = Tree(space, self.queue, clock, try_points)
+        self.tree = Tree(space, self.queue, clock, try_points, sink)
 
     def run(self) -> Outcome:
         try:

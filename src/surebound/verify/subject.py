@@ -16,7 +16,7 @@ from surebound.bounds.timed import Check, timed
 from surebound.branching.bias import biases
 from surebound.branching.rule import Context
 from surebound.network.graph import Network
-from surebound.problem import Region
+from surebound.problem import Matrix, Region, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +130,15 @@ class Subject:
         nodes = Splits(torch.tensor([region]), signs[None])
         return float(self._sound(nodes, Duals(alpha[None], beta[None], None), start))
 
+    def multipliers(self, weights: Tensor, alpha: Tensor, beta: Tensor) -> dict[str, Tensor]:
+        """An LP's multipliers as a node's state has them: π of at most 1, for as many rows as any region has."""
+        weights = weights.clamp_min(0.0)
+        size = float(weights.max()) if len(weights) else 0.0
+        scale = 1.0 / size if size > 0 else 1.0
+        mix = torch.zeros(1, self.specification.most_rows, dtype=torch.float64)
+        mix[0, : len(weights)] = weights * scale
+        return {"mix": mix, "alpha": alpha.clamp(0.0, 1.0)[None], "beta": beta.clamp_min(0.0)[None] * scale}
+
     def _sound(self, nodes: Splits, duals: Duals, start: Rows) -> Tensor:
         slopes = Slopes.of(self.relaxation, nodes.signs)
         ready = replace(duals, alpha=slopes.fixed(duals.alpha), beta=_nonnegative(duals.beta))
@@ -140,14 +149,22 @@ def _nonnegative(multipliers: Tensor | None) -> Tensor | None:
     return None if multipliers is None else multipliers.clamp_min(0.0)
 
 
+def stack_rows(regions: Sequence[Region], count: int | None = None) -> tuple[Matrix, Matrix, Vector]:
+    """All rows of all regions over a box, one after the other, the last repeated until there are `count`.
+
+    # (rows, outputs), (rows, inputs), (rows,)
+    """
+    zero = np.zeros_like(regions[0].box.lower)[None]
+    on_output = np.concatenate([r.on_output for r in regions])
+    on_input = np.concatenate([zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions])
+    constant = np.concatenate([r.constant for r in regions])
+    more = len(constant) if count is None else count
+    index = np.minimum(np.arange(more), len(constant) - 1)
+    return on_output[index], on_input[index], constant[index]
+
+
 def specify(form: Form, regions: Sequence[Region]) -> Specification:
     """The regions' rows over the form's columns."""
-    zero = np.zeros_like(regions[0].box.lower)[None]
-    on_input = [zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions]
-    rows = form.rows(
-        torch.from_numpy(np.concatenate([r.on_output for r in regions])),
-        torch.from_numpy(np.concatenate(on_input)),
-        torch.from_numpy(np.concatenate([r.constant for r in regions])),
-    )
+    rows = form.rows(*(torch.from_numpy(part) for part in stack_rows(regions)))
     starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
     return Specification(rows, tuple(starts.tolist()), form.start_error(rows))

@@ -7,7 +7,7 @@ or as a leaf that is decided.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
@@ -41,6 +41,7 @@ class Leaf:
 
     proved: bool
     point: Tensor | None = None  # (network inputs,)
+    duals: dict[str, Tensor] = field(default_factory=dict)  # what proves it, for the node's state: (1, …)
 
 
 class Space(Protocol):
@@ -216,7 +217,8 @@ class Tree:
             undecided = not decided.proved and self.found is None
             self.undecided += undecided
             if self.sink is not None:
-                self.sink.closed(leaf, "undecided" if undecided else "leaf")
+                known = replace(leaf, state=leaf.state | decided.duals)
+                self.sink.closed(known, "undecided" if undecided or not decided.proved else "leaf")
 
     def _numbered(self, nodes: Nodes) -> Nodes:
         first, self.numbers = self.numbers, self.numbers + len(nodes)

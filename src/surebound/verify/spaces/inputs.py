@@ -19,6 +19,7 @@ from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, products, tighte
 from surebound.bounds.timed import timed
 from surebound.network.graph import Network
 from surebound.problem import Region
+from surebound.proof.record import ROOM
 from surebound.verify.clock import Clock
 from surebound.verify.node import Nodes
 from surebound.verify.strategy import Strategy
@@ -30,11 +31,17 @@ _BOUNDING = LayerBounding(slopes=("crown",), ascent=None)
 class InputSpace:
     """The boxes of regions. `network` in float64."""
 
-    def __init__(self, network: Network, regions: Sequence[Region], strategy: Strategy, clock: Clock) -> None:
+    def __init__(
+        self, network: Network, regions: Sequence[Region], strategy: Strategy, clock: Clock, *, recorded: bool = False
+    ) -> None:
+        """In a search that is `recorded`, a box is bounded from nothing but itself, as whoever checks it does."""
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
         self.rows = _stack(regions, network)
+        scale = torch.cat([part.flatten(1) for part in self.rows], dim=1).abs().amax(1)
+        self.least = ROOM * scale if recorded else torch.zeros_like(scale)  # of a bound that proves
+        self.counts = torch.tensor([len(region.constant) for region in regions])
         neurons = sum(network.width(k) for k in range(len(network.layers)))
-        self.remembered = neurons if neurons <= strategy.remembered else 0
+        self.remembered = neurons if neurons <= strategy.remembered and not recorded else 0
         widest = max([network.width(k) for k in range(len(network.layers))], default=1)
         in_time = PASS_PRODUCTS // (8 * max(products(network, network.output), 1))
         self.batch = max(1, min(max(8, strategy.box_elements // (2 * widest**2)), in_time))
@@ -61,9 +68,9 @@ class InputSpace:
     def bound(self, nodes: Nodes) -> Bounded:
         with self.clock.phase("bounding"):
             state = nodes.state
+            known = (state["layers_lower"], state["layers_upper"]) if self.remembered else None
             shape = (-1, *self.network.input_shape)
             enclosure = Enclosure(self.network, state["lower"].reshape(shape), state["upper"].reshape(shape))
-            known = (state["layers_lower"], state["layers_upper"]) if self.remembered else None
             tighten_layers(enclosure, _BOUNDING, self.clock.check, known)
             if self.remembered:
                 layers = [enclosure.layer(k) for k in range(len(self.network.layers))]
@@ -71,9 +78,9 @@ class InputSpace:
                     "layers_lower": torch.cat([low for low, _ in layers], dim=1),
                     "layers_upper": torch.cat([high for _, high in layers], dim=1),
                 }
-            bound, slope, x = self._best_rows(enclosure, nodes.region)
-        nodes = replace(nodes, bound=torch.maximum(bound, nodes.bound), state=state)
-        return Bounded(nodes, bound > 0, {"bound": bound, "slope": slope, "x": x})
+            bound, slope, x, row = self._best_rows(enclosure, nodes.region)
+        nodes = replace(nodes, bound=torch.maximum(bound, nodes.bound), state=state | {"row": row})
+        return Bounded(nodes, bound > self.least[nodes.region], {"bound": bound, "slope": slope, "x": x})
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
         lowest = open_.hints["bound"].argsort()[: self.strategy.points]
@@ -96,12 +103,13 @@ class InputSpace:
         """A box that is too narrow to be halved stays open: its bound is within rounding of the threshold."""
         return Leaf(False)
 
-    def _best_rows(self, enclosure: Enclosure, region: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The best row's bound of each box, its coefficient on the input, and its minimiser."""
+    def _best_rows(self, enclosure: Enclosure, region: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The best row's bound of each box, its coefficient on the input, its minimiser, and which row it is."""
         form = GraphForm.at(enclosure, self.network.output)
         bound = torch.full((len(region),), -torch.inf, dtype=torch.float64)
         slope = torch.zeros(len(region), self.network.inputs, dtype=torch.float64)
         x = (form.box_lower + form.box_upper).reshape(len(region), -1) / 2
+        row = torch.zeros(len(region), dtype=torch.int64)
         shape = (len(region), form.neurons)
         relaxation = relax(form.lower.reshape(shape), form.upper.reshape(shape))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
@@ -114,7 +122,8 @@ class InputSpace:
             bound = torch.where(better, result.bound, bound)
             slope = torch.where(better[:, None], result.pulled.at_input, slope)
             x = torch.where(better[:, None], result.x, x)
-        return bound, slope, x
+            row[better] = torch.minimum(torch.tensor(r), self.counts[region[better]] - 1)
+        return bound, slope, x, row
 
 
 def _middle(nodes: Nodes) -> Tensor:

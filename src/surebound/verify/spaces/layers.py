@@ -9,7 +9,9 @@ Splits are chosen by UPB (eq. 7). Every part's bound is evaluated soundly, as in
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Duals, Slopes, Specification, Splits, ascend, evaluate
@@ -18,6 +20,9 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Rows
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, fold_network
+from surebound.bounds.witness import NOBODY, Reason, by_trees, on_grid
+from surebound.proof.forest import Forest, Leaves
+from surebound.proof.record import BoxRecord
 from surebound.verify.clock import Clock
 from surebound.verify.node import Nodes, halves_by_sign, joined
 from surebound.verify.strategy import Refinement
@@ -27,35 +32,49 @@ _PASS = 2**20  # numbers in the largest tensor of a pass
 _HELD = 2**24  # numbers in the duals of all parts that are held at once
 
 
-def refine(enclosure: Enclosure, known: Enclosure, refinement: Refinement, clock: Clock, seconds: float) -> FoldedForm:
+def refine(
+    enclosure: Enclosure,
+    known: Enclosure,
+    refinement: Refinement,
+    clock: Clock,
+    seconds: float,
+    record: BoxRecord | None = None,
+) -> FoldedForm:
     """The folded form over the box of an enclosure, which is tightened, given sound bounds `known` of the same box.
 
     After some `seconds`, the layers that are left keep the bounds they have.
     """
     end = clock.elapsed + seconds
 
-    def bound(form: FoldedForm, rows: Rows) -> tuple[Tensor, Tensor]:
+    def bound(form: FoldedForm, rows: Rows) -> tuple[Tensor, Tensor, Reason]:
         lower = torch.full((2 * len(rows),), -torch.inf, dtype=torch.float64)
         both, chunk = rows.both_signs(), max(8, _HELD // (refinement.parts * max(form.columns, 1)))
+        trees: list[tuple[Tensor, Forest]] = []
         for part in torch.arange(2 * len(rows)).split(chunk):
             if clock.elapsed < end:
-                lower[part] = lower_by_splits(form, both[part], refinement, clock)
-        return lower[: len(rows)], -lower[len(rows) :]
+                sink = Parts(len(part)) if record is None else RecordedParts(len(part))
+                lower[part] = lower_by_splits(form, both[part], refinement, clock, sink)
+                if record is not None and isinstance(sink, RecordedParts):
+                    trees.append((part, sink.forest(record.neurons(form))))
+        return lower[: len(rows)], -lower[len(rows) :], by_trees(trees)
 
-    form = fold_network(enclosure, LayerBounding(), clock.check, known=known, bound=bound)
+    witness = NOBODY if record is None else record
+    form = fold_network(enclosure, LayerBounding(), clock.check, known=known, bound=bound, witness=witness)
     assert form is not None  # there is no limit to its size
     return form
 
 
-def lower_by_splits(form: FoldedForm, rows: Rows, refinement: Refinement, clock: Clock) -> Tensor:
+def lower_by_splits(
+    form: FoldedForm, rows: Rows, refinement: Refinement, clock: Clock, parts: "Parts | None" = None
+) -> Tensor:
     """Sound lower bounds of rows over the form's box. # (rows,) float64
 
     A row whose bound is positive is split no further.
     """
-    rounds, lowest = Rounds(refinement.rounds), Lowest(len(rows))
-    Tree(LayerSpace(form, rows, refinement), rounds, clock.quiet(), lambda _: None, lowest).grow()
-    lowest.closed(rounds.nodes, "undecided")
-    return lowest.bound
+    rounds, parts = Rounds(refinement.rounds), Parts(len(rows)) if parts is None else parts
+    Tree(LayerSpace(form, rows, refinement), rounds, clock.quiet(), lambda _: None, parts).grow()
+    parts.closed(rounds.nodes, "undecided")
+    return parts.lowest
 
 
 class LayerSpace:
@@ -73,7 +92,9 @@ class LayerSpace:
     def roots(self) -> Nodes:
         """The whole box, for every row."""
         alpha = self.fast_relaxation.lower_slope.repeat(len(self.rows), 1)
+        own = torch.full((len(self.rows),), -torch.inf, dtype=torch.float64)
         state = {"signs": torch.zeros(alpha.shape, dtype=torch.int8), "alpha": alpha, "beta": torch.zeros_like(alpha)}
+        state["own"] = own
         return Nodes.roots(torch.arange(len(self.rows)), state, torch.float64)
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
@@ -90,9 +111,10 @@ class LayerSpace:
         found = ascend(self.fast, self.specification, self.fast_relaxation, splits, duals, ascent)
         assert found.duals.beta is not None
         slopes = Slopes.of(self.relaxation, signs)
-        wide = Duals(slopes.fixed(found.duals.alpha.double()), found.duals.beta.double().clamp_min(0.0), None)
+        alpha = on_grid(found.duals.alpha)
+        wide = Duals(slopes.fixed(alpha.double()), found.duals.beta.double().clamp_min(0.0), None)
         bound = evaluate(self.form, self.rows[nodes.region], slopes, wide, keep=False).bound
-        state = {"signs": signs, "alpha": found.duals.alpha, "beta": found.duals.beta}
+        state = {"signs": signs, "alpha": alpha, "beta": found.duals.beta, "own": bound}
         known = replace(nodes, bound=torch.maximum(bound, nodes.bound), state=state)
         return Bounded(known, known.bound > 0, {"lam": found.lam})
 
@@ -141,18 +163,67 @@ class Rounds:
         return nodes[worse]
 
 
-class Lowest:
+class Parts:
     """A sink that keeps the lowest bound of each row's parts, which cover the box."""
 
     def __init__(self, rows: int) -> None:
-        self.bound = torch.full((rows,), torch.inf, dtype=torch.float64)
+        self.lowest = torch.full((rows,), torch.inf, dtype=torch.float64)
 
     def split(self, parents: Nodes, halves: Nodes) -> None:
         """Their halves will be seen."""
 
     def closed(self, nodes: Nodes | None, how: How) -> None:
         if nodes is not None:
-            self.bound.scatter_reduce_(0, nodes.region, nodes.bound, "amin")
+            self.lowest.scatter_reduce_(0, nodes.region, nodes.bound, "amin")
+
+
+class RecordedParts(Parts):
+    """One that also keeps the parts themselves."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self._rows = rows
+        self._nodes: list[Nodes] = []
+        self._splits: list[Tensor] = []  # (splits, 4): parent, neuron, active half, inactive half
+
+    def split(self, parents: Nodes, halves: Nodes) -> None:
+        self._nodes.append(parents)
+        self._splits.append(torch.stack([parents.number, parents.split, *halves.number.reshape(-1, 2).T], dim=1))
+
+    def closed(self, nodes: Nodes | None, how: How) -> None:
+        super().closed(nodes, how)
+        if nodes is not None:
+            self._nodes.append(nodes)
+
+    def forest(self, neurons: NDArray[np.int64]) -> Forest:
+        """The trees. A part is not split where its own bound is as good as those of its halves.
+
+        So each root's bound is `lowest`: the lowest of the parts', given that halves inherit what holds of the whole.
+        """
+        nodes = joined(self._nodes)
+        splits = torch.cat([torch.zeros(0, 4, dtype=torch.int64), *self._splits])
+        best = torch.full((int(nodes.number.max()) + 1,), -torch.inf, dtype=torch.float64)
+        best[nodes.number] = nodes.state["own"]
+        kept = []
+        for split in splits[splits[:, 0].argsort(descending=True)].tolist():
+            parent, _, first, second = split
+            both = min(float(best[first]), float(best[second]))
+            if both > float(best[parent]):
+                best[parent] = both
+                kept.append(split)
+        forest = Forest(self._rows, neurons)
+        inner, reached = {split[0]: split for split in kept}, list(range(self._rows))
+        for number in reached:  # grows as it goes
+            if number in inner:
+                reached += inner[number][2:]
+        chosen = np.array([inner[n] for n in reached if n in inner], dtype=np.int64).reshape(-1, 4)
+        forest.split(chosen[:, 0], neurons[chosen[:, 1]] if len(chosen) else chosen[:, 1], chosen[:, 2], chosen[:, 3])
+        leaf = torch.zeros(len(best), dtype=torch.bool)
+        leaf[[n for n in reached if n not in inner]] = True
+        closed = nodes[leaf[nodes.number]]
+        state = {name: value.numpy() for name, value in closed.state.items()}
+        forest.close(Leaves(closed.number.numpy(), state["signs"], state["alpha"], state["beta"]))
+        return forest
 
 
 def _worse_half(row: Tensor, bound: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from surebound.bounds import beta_crown
 from surebound.bounds.beta_crown import Ascent, Duals, Splits
+from surebound.bounds.witness import on_grid
 from surebound.branching import RULES
 from surebound.branching.rule import Bounding, Rule, open_neurons
 from surebound.verify.clock import Budget, Clock
@@ -26,8 +27,18 @@ class NeuronSpace:
     """The regions of a subject, split by a branching rule."""
 
     def __init__(
-        self, subject: Subject, rule: str, strategy: Strategy, clock: Clock, *, memory: int = 2**31, seed: int = 0
+        self,
+        subject: Subject,
+        rule: str,
+        strategy: Strategy,
+        clock: Clock,
+        *,
+        memory: int = 2**31,
+        seed: int = 0,
+        least: float | None = None,
     ) -> None:
+        """With `least`, proofs are written down: duals that fit into bytes go first, and prove by more than that."""
+        self.least = least
         self.subject, self.strategy, self.clock = subject, strategy, clock
         self.rule: Rule = RULES[rule](subject.context)
         self.iteration = Iteration(strategy.iterations, strategy.iterations.count)
@@ -109,11 +120,23 @@ class NeuronSpace:
         proved = torch.zeros(len(splits), dtype=torch.bool)
         hopeful = torch.nonzero(bounded.bound > 0).flatten()
         if len(hopeful):
-            proved[hopeful] = self.subject.sound_bounds(splits[hopeful], bounded.duals[hopeful]) > 0
+            proved[hopeful] = self._sound(splits[hopeful], bounded.duals, hopeful)
         refused = hopeful[~proved[hopeful]]
         if len(refused):  # the ascent did not fill in λ̄ and x of nodes that it took for proved
             again = self.subject.bound(splits[refused], bounded.duals[refused], Ascent(iterations=0), torch.inf)
             bounded.put(refused, again)
+        return proved
+
+    def _sound(self, splits: Splits, duals: Duals, where: Tensor) -> Tensor:
+        """Which of some nodes their duals prove; those that do are left in place."""
+        if self.least is None:
+            return self.subject.sound_bounds(splits, duals[where]) > 0
+        short = replace(duals[where], alpha=on_grid(duals.alpha[where]))
+        proved = self.subject.sound_bounds(splits, short) > self.least
+        duals.put(where[proved], short[proved])
+        rest = torch.nonzero(~proved).flatten()
+        if len(rest):
+            proved[rest] = self.subject.sound_bounds(splits[rest], duals[where[rest]]) > self.least
         return proved
 
     def _with_random_points(self, region: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -60,27 +60,32 @@ class ProgramSpace:
     def bound(self, nodes: Nodes) -> Bounded:
         with self.clock.phase("linear programs"):
             solved = [self._solve(nodes[i]) for i in torch.arange(len(nodes)).split(1)]
-        relaxed = [r for _, r in solved]
+        relaxed, proofs = [r for _, r in solved], [p for p, _ in solved]
+        if any(proofs):
+            none = self.subject.multipliers(*(torch.zeros(0), *torch.zeros(2, len(self.violated)).double()))
+            duals = [p or none for p in proofs]
+            nodes = replace(nodes, state=nodes.state | {name: torch.cat([d[name] for d in duals]) for name in none})
         unknown = torch.full((len(self.violated),), torch.nan, dtype=torch.float64)
         nothing = torch.full((self.subject.form.inputs,), torch.nan, dtype=torch.float64)
         hints = {
             "x": torch.stack([nothing if r is None else r.x for r in relaxed]),
             "xhat": torch.stack([unknown if r is None else torch.from_numpy(r.xhat) for r in relaxed]),
         }
-        return Bounded(nodes, torch.tensor([proved for proved, _ in solved]), hints)
+        return Bounded(nodes, torch.tensor([proof is not None for proof in proofs]), hints)
 
-    def _solve(self, node: Nodes) -> tuple[bool, Relaxed | None]:
-        """Whether the LP's multipliers prove the subproblem, and if not, its optimum, if it has one."""
+    def _solve(self, node: Nodes) -> tuple[dict[str, Tensor] | None, Relaxed | None]:
+        """The LP's multipliers if they prove the subproblem, and if not, its optimum, if it has one."""
         self.clock.check()
         region, signs = int(node.region), node.state["signs"][0].numpy()
         if self.program is None or self.program.region != region:
             self.program = NodeLP(self.subject, region)
         answer = self.program.solve(signs, self.clock.remaining)
-        if self.program.proves(signs, answer):
-            return True, None
+        proof = self.program.proof(signs, answer)
+        if proof is not None:
+            return proof, None
         if answer.relaxed is not None:
             self.violated |= torch.from_numpy(answer.relaxed.violation > _VIOLATED)
-        return False, answer.relaxed
+        return None, answer.relaxed
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
         x = open_.hints["x"]
@@ -94,7 +99,8 @@ class ProgramSpace:
             split = torch.tensor([self._choice(open_.nodes[i]) for i in torch.arange(len(open_.nodes)).split(1)])
             xhat = open_.hints["xhat"].gather(1, split.clamp_min(0)[:, None])[:, 0]
         first = torch.where(xhat.isnan() | (xhat > 0), 1, -1).to(torch.int8)
-        return replace(open_.nodes, split=split, state=open_.nodes.state | {"first": first})
+        signs = open_.nodes.state["signs"]
+        return replace(open_.nodes, split=split, state={"signs": signs, "first": first})
 
     def _choice(self, node: Nodes) -> int:
         subject, signs = self.subject, node.state["signs"][0]

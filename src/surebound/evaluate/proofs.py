@@ -1,0 +1,84 @@
+"""Proofs of the images that are verified: each with its property, written whole, and checked if wanted."""
+
+import gzip
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from surebound.check import CheckError, check
+from surebound.check.arithmetic import Arithmetic
+from surebound.check.network import read_network
+from surebound.errors import UsageError, one_line
+from surebound.evaluate.evidence import Evidence
+from surebound.files import replacing
+from surebound.load.onnx_file import read_bytes
+from surebound.network.graph import Network
+from surebound.problem import Property
+from surebound.proof.property_text import property_text
+from surebound.proof.record import BoxRecord
+from surebound.proof.write import Proof
+
+
+@final
+@dataclass(frozen=True)
+class ProofFolder:
+    """Where proofs go: `image-7.vnnlib.gz` is what is asked about image 7, and `image-7.proof` the proof of it."""
+
+    folder: Path
+    file: Path  # the network's
+    check: bool = False  # have every proof checked as soon as it is written
+
+    def property(self, image: int) -> Path:
+        return self.folder / f"image-{image}.vnnlib.gz"
+
+    def proof(self, image: int) -> Path:
+        return self.folder / f"image-{image}.proof"
+
+    def has(self, image: int) -> bool:
+        return self.property(image).is_file() and self.proof(image).is_file()
+
+    def prepare(self, network: Network) -> None:
+        """Make the folder. Raise UsageError if there is no place for it, or the checker cannot read the network."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UsageError(f"cannot make the folder '{self.folder}' for proofs ({reason})") from error
+        try:
+            widths = read_network(read_bytes(self.file), network.inputs, Arithmetic(False)).widths
+        except CheckError as error:
+            raise UsageError(
+                f"there are no proofs for '{self.file}': {one_line(error)}; expected a network that surebound check "
+                "reads"
+            ) from error
+        if widths != _widths(network):
+            raise UsageError(f"there are no proofs for '{self.file}': its ReLUs are counted in two ways")
+
+    def clear(self) -> None:
+        """Remove what processes that were killed had half written."""
+        for partial in self.folder.glob(".image-*.partial"):
+            partial.unlink(missing_ok=True)
+
+    def write(self, image: int, network: Network, prop: Property, records: Iterable[BoxRecord]) -> Evidence:
+        """Write the property and the proof of an image, and check it."""
+        begin, files = time.monotonic(), (self.property(image), self.proof(image))
+        with replacing(files[0]) as partial:
+            partial.write_bytes(gzip.compress(property_text(prop).encode(), mtime=0))
+        Proof(list(records), _widths(network)).save(files[1], network=self.file, property=files[0])
+        written = Evidence(bytes=files[1].stat().st_size, seconds=time.monotonic() - begin)
+        return self._checked(files, written) if self.check else written
+
+    def _checked(self, files: tuple[Path, Path], written: Evidence) -> Evidence:
+        begin, refused = time.monotonic(), ""
+        try:
+            result = check(self.file, *files)
+            refused = "" if result.valid else result.reason
+        except CheckError as error:
+            refused = one_line(error)
+        return written.checked_by(time.monotonic() - begin, refused)
+
+
+def _widths(network: Network) -> list[int]:
+    return [network.width(k) for k in range(len(network.layers))]

@@ -1,0 +1,4 @@
+"""What a verification writes down, so that `surebound.check` can follow it: trees, duals, why layers' bounds hold.
+
+The file format is documented in docs/proof.md.
+"""

@@ -1,0 +1,102 @@
+"""What the stages of a verification share: the network, the options, the time, and looking for counterexamples."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from surebound.attacks.mi_fgsm import MIFGSM
+from surebound.attacks.objective import Objective
+from surebound.attacks.pgd import PGD
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.root import PASS_PRODUCTS, products
+from surebound.memory import available
+from surebound.network.graph import Network
+from surebound.network.model import Model
+from surebound.problem import Box, Counterexample, Region
+from surebound.verify.clock import Budget, Clock
+from surebound.verify.confirm import Confirm
+from surebound.verify.options import Options
+from surebound.verify.points import TryPoints
+from surebound.verify.search import Limits
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """One verification."""
+
+    model: Model
+    options: Options
+    clock: Clock
+
+    @property
+    def network(self) -> Network:
+        return self.model.network
+
+    @cached_property
+    def fast_network(self) -> Network:
+        return self.network.to(torch.float32)
+
+    @cached_property
+    def confirm(self) -> Confirm:
+        return Confirm(self.network, self.model.replay)
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.options.seed)
+
+    @property
+    def limits(self) -> Limits:
+        memory = self.options.memory or available() // 4
+        return Limits(memory=memory, early_stop=self.options.early_stop, seed=self.options.seed)
+
+    def enclosure(self, box: Box) -> Enclosure:
+        shape = (1, *self.network.input_shape)
+        return Enclosure(self.network, *(torch.from_numpy(end).reshape(shape) for end in (box.lower, box.upper)))
+
+    def attack(
+        self, attack: PGD | MIFGSM, regions: Sequence[Region], start: Tensor | None = None
+    ) -> Counterexample | None:
+        """A counterexample to any of the regions."""
+        strategy = self.options.strategy
+        with self.clock.phase("attack"):
+            objective = Objective(self.fast_network, regions, thin="nearest")
+            least, most = strategy.first_attack_seconds
+            seconds = min(max(strategy.first_attack * self.clock.remaining, least), most)
+            deadline = min(self.clock.deadline, time.monotonic() + seconds)
+            result = attack.run(objective, generator=self.generator, start=start, deadline=deadline)
+            for i in torch.nonzero(result.found).flatten().tolist():
+                found = self.confirm(result.points[i].double().numpy(), [regions[i]])
+                if found is not None:
+                    return found
+        return None
+
+    def try_points(self, regions: Sequence[Region]) -> TryPoints:
+        """Looks at points for counterexamples, and attacks from new ones for a share of the time that passes."""
+        strategy, clock = self.options.strategy, self.clock
+        begin, attacks = clock.elapsed + strategy.later_attacks_after, Budget(strategy.later_attacks)
+        objective = Objective(self.fast_network, regions, thin="nearest")
+        together = max(1, PASS_PRODUCTS // (len(regions) * max(products(self.network, self.network.output), 1)))
+
+        def values(x: Tensor) -> Tensor:
+            clock.check()
+            return objective.value(x)
+
+        def try_points(points: Tensor) -> Counterexample | None:
+            x = objective.clip(points.float()[None].expand(len(regions), -1, -1))
+            value = torch.cat([values(part) for part in x.split(together, dim=1)], dim=1)
+            for g, i in torch.nonzero(value <= 0).tolist()[:16]:
+                found = self.confirm(x[g, i].double().numpy(), [regions[g]])
+                if found is not None:
+                    return found
+            if not attacks.allows(clock.elapsed - begin):
+                return None
+            with attacks.spent():
+                attack = self.options.search_attack
+                start = x[:, : attack.restarts] if strategy.from_minimisers else None
+                return self.attack(attack, regions, start)
+
+        return try_points

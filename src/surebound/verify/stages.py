@@ -1,0 +1,242 @@
+"""The stages of a verification, cheapest first. Each is a class; `screening` and `closing` say which there are.
+
+Those of `screening` take many questions together. Those of `closing` take one at a time, since from there on every box
+has a network of its own: its layers bounded, its stable neurons folded away.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surebound.attacks.mi_fgsm import MIFGSM
+from surebound.attacks.pgd import PGD
+from surebound.bounds.form import Form
+from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.root import fold_network, settle_layers
+from surebound.bounds.rounding import HUGE
+from surebound.bounds.witness import NOBODY, on_grid
+from surebound.memory import available
+from surebound.problem import Region
+from surebound.verify.cascade import Question, Settled, Stage
+from surebound.verify.engine import Engine
+from surebound.verify.forms import cheapest
+from surebound.verify.record import Recording
+from surebound.verify.rows import Rows
+from surebound.verify.search import Outcome, search_inputs, search_neurons
+from surebound.verify.spaces.layers import refine
+from surebound.verify.strategy import Refinement
+from surebound.verify.subject import Subject, specify
+
+
+def screening(engine: Engine) -> list[Stage[Question]]:
+    """For many questions together: an attack, and what can be proved without bounding every layer."""
+    attack = engine.options.quick_attack
+    first: list[Stage[Question]] = [] if attack is None else [Attack(engine, attack)]
+    network, check = engine.network, engine.clock.check
+    return [*first, Provable(), Rows("ibp", network, check), Rows("crown", network, check)]
+
+
+def closing(engine: Engine) -> list[Stage[Question]]:
+    """For one question at a time: tight bounds, then a search; a slow one begins anew, its layers refined."""
+    options = engine.options
+    if options.branching == "input":
+        return [Bisection(engine)]
+    stages: list[Stage[Question]] = [Layers(engine), Bisection(engine)]
+    for refinement in options.strategy.refinements:
+        stages += [Search(engine), Refine(engine, refinement)]
+    return [*stages, Search(engine, last=True)]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Looks for counterexamples to all questions at once, and ends with the first: the property is violated."""
+
+    engine: Engine
+    attack: PGD | MIFGSM
+    name: str = "attack"
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        found = self.engine.attack(self.attack, [region for question in open_ for region in question.open])
+        violated = Settled(stage=self.name, end="violated", counterexample=found)
+        return [None if found is None else violated] * len(open_)
+
+
+@dataclass(frozen=True)
+class Provable:
+    """Settles what no bound could prove."""
+
+    name: str = "provable"
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        reasons = [self._reason(question.open) for question in open_]
+        return [
+            Settled(stage=self.name, end="undecided", lower_bound=-np.inf, reason=r) if r else None for r in reasons
+        ]
+
+    def _reason(self, regions: Sequence[Region]) -> str:
+        if not all(len(region.constant) for region in regions):
+            return "a region without rows is violated everywhere, but no point of it could be replayed"
+        box = regions[0].box
+        if box.lower.size and max(np.abs(box.lower).max(), np.abs(box.upper).max()) >= HUGE:
+            return f"an input may be as large as {HUGE:g}, beyond which nothing is proved"
+        return ""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Bounds every layer, as tightly as it takes.
+
+    A first pass has fixed slopes; only what that leaves open is folded and α-CROWNed.
+    """
+
+    engine: Engine
+    name: str = "alpha-crown"
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        return [self._settle(question) for question in open_]
+
+    def _settle(self, question: Question) -> Settled | None:
+        engine, options = self.engine, self.engine.options
+        auto = "mixture" if options.strategy.mixture else "upb"
+        question.branching = auto if options.branching == "auto" else options.branching
+        with engine.clock.phase("root"):
+            self._bound(question)
+        if (proved := question.proved(self.name)) is not None:
+            return proved
+        assert question.subject is not None
+        form = question.subject.form
+        # Who names a rule wants the tree that it grows.
+        question.refinable = options.branching == "auto" and form.can_refine
+        if not bool(torch.isfinite(form.lower).all() & torch.isfinite(form.upper).all()):
+            reason = "numbers in the network overflow or are not finite, so nothing can be proved"
+            return Settled(stage=self.name, end="undecided", lower_bound=-np.inf, reason=reason)
+        return None
+
+    def _bound(self, question: Question) -> None:
+        engine, strategy, check = self.engine, self.engine.options.strategy, self.engine.clock.check
+        network, box = engine.network, question.open[0].box
+        first, witness = engine.enclosure(box), question.record or NOBODY
+        settle_layers(first, check, witness)
+        form: Form = GraphForm.at(first, network.output)
+        subject = Subject(network, form, specify(form, question.open), check)
+        stays = question.learn(root_bounds(engine, subject, question.recording))
+        if not bool(stays.any()):
+            return
+        limit = min(strategy.folded_limit, available() // 48)  # a sixth of the memory, in float64
+        second = engine.enclosure(box)
+        folded = fold_network(second, strategy.layers, check, known=first, limit=limit, witness=witness)
+        if folded is None:
+            question.subject = subject.only(stays)
+        else:
+            form = cheapest(folded, second)
+            question.subject = Subject(network, form, specify(form, question.open), check)
+
+
+def root_bounds(engine: Engine, subject: Subject, recording: Recording | None = None) -> Tensor:
+    """A sound bound of each region, without splits. # (regions,) float64"""
+    nodes, duals = subject.roots()
+    found = subject.bound(nodes, duals, engine.options.strategy.root).duals
+    if recording is None:
+        return subject.sound_bounds(nodes, found)
+    found = replace(found, alpha=on_grid(found.alpha))
+    return recording.roots(subject, found, subject.sound_bounds(nodes, found))
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """A search that bisects the box: where users say so, or few inputs vary and many neurons are ambiguous, so that a
+    smaller box tightens all of them at once."""
+
+    engine: Engine
+    name: str = "search"
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        return [self._search(question) if self._suits(question) else None for question in open_]
+
+    def _suits(self, question: Question) -> bool:
+        options = self.engine.options
+        if options.branching != "auto":
+            return options.branching == "input"
+        assert question.subject is not None
+        box = question.open[0].box
+        varying = int((box.upper > box.lower).sum())
+        ambiguous = int(question.subject.relaxation.ambiguous.sum())
+        return varying <= options.strategy.input_limit and ambiguous > options.strategy.neuron_limit
+
+    def _search(self, question: Question) -> Settled | None:
+        engine, regions = self.engine, question.open
+        question.branching = "input"
+        points = engine.try_points(regions)
+        strategy, limits = engine.options.strategy, replace(engine.limits, record=question.recording)
+        return _ended(
+            question, search_inputs(engine.network, regions, strategy, engine.clock, points, limits), self.name
+        )
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search that splits neurons. One that is slow ends, unless it is the last, and what is open stays so."""
+
+    engine: Engine
+    last: bool = False
+    name: str = "search"
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        return [self._search(question) for question in open_]
+
+    def _search(self, question: Question) -> Settled | None:
+        engine, regions, strategy = self.engine, question.open, self.engine.options.strategy
+        assert question.subject is not None and question.branching is not None
+        limits = replace(engine.limits, record=question.recording)
+        if question.refinable and not self.last:
+            limits = replace(limits, patience=strategy.patience)
+        points = engine.try_points(regions)
+        return _ended(
+            question,
+            search_neurons(question.subject, question.branching, strategy, engine.clock, points, limits),
+            self.name,
+        )
+
+
+def _ended(question: Question, outcome: Outcome, stage: str) -> Settled | None:
+    """A search's outcome, its subproblems counted; its roots, the open regions, are counted already."""
+    question.subproblems += max(outcome.subproblems - len(question.open), 0)
+    if outcome.end == "slow":
+        return None
+    return Settled(
+        stage=stage,
+        end=outcome.end,
+        counterexample=outcome.counterexample,
+        lower_bound=outcome.lower_bound,
+        reason=outcome.reason,
+    )
+
+
+@dataclass(frozen=True)
+class Refine:
+    """Bounds the layers more tightly, by splits, before a search begins anew."""
+
+    engine: Engine
+    refinement: Refinement
+    name: str = "search"
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        return [self._refine(question) if question.refinable else None for question in open_]
+
+    def _refine(self, question: Question) -> Settled | None:
+        engine, clock, strategy, regions = self.engine, self.engine.clock, self.engine.options.strategy, question.open
+        assert question.subject is not None
+        with clock.phase("root"):
+            before = root_bounds(engine, question.subject)
+            seconds = strategy.refine_share * clock.remaining
+            known = question.subject.form.enclosure
+            form = refine(engine.enclosure(regions[0].box), known, self.refinement, clock, seconds, question.record)
+            subject = Subject(engine.network, form, specify(form, regions), clock.check)
+            after = root_bounds(engine, subject, question.recording)
+            question.subproblems += len(regions)
+            question.subject = subject.only(question.learn(after))
+        question.refinable = float(after.min()) >= (1 - strategy.refine_gain) * float(before.min())
+        return question.proved(self.name)

@@ -1,0 +1,56 @@
+"""The quick import of torch: what is left out stays out, what is used is there."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from surebound.cli.quick_torch import DEFERRED, TRIED
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not version("torch").startswith(TRIED), reason="another version of torch"),
+]
+
+
+def run(code: str) -> str:
+    """What a fresh interpreter prints."""
+    begin = "import sys\nfrom surebound.cli.quick_torch import DEFERRED, Deferred, quick_import\nquick_import()\n"
+    done = subprocess.run([sys.executable, "-c", begin + code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_arithmetic_leaves_the_rest_unloaded() -> None:
+    code = """
+import torch
+from surebound.network.conv import Conv
+conv = Conv(torch.ones(2, 1, 3, 3), (1, 4, 4))
+assert torch.rand(1, generator=torch.Generator().manual_seed(0)) != torch.rand(1)
+print(conv.adjoint(conv.apply(torch.ones(1, 1, 4, 4)))[0].sum().item())
+print(sum(isinstance(sys.modules["torch." + name], Deferred) for name in DEFERRED))
+"""
+    assert run(code).split() == [str(9.0 * 9 * 4 * 2), str(len(DEFERRED))]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "torch.utils.data.DataLoader",
+        "torch.distributions.Normal",
+        "torch.nn.quantized.Linear",
+        "torch.ao.quantization",
+        "torch.export.export",
+    ],
+)
+def test_what_is_used_is_loaded(use: str) -> None:
+    assert run(f"import torch\nprint({use} is not None)") == "True"
+    module = use.rpartition(".")[0]
+    assert run(f"import {module}\nprint({use} is not None)") == "True"
+
+
+def test_after_an_ordinary_import_nothing_changes() -> None:
+    code = "import torch\nfrom surebound.cli.quick_torch import quick_import, Deferred\nquick_import()\n"
+    code += "import sys\nprint(any(isinstance(m, Deferred) for m in sys.modules.values()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,291 @@
+"""Certifying images: outcomes against MILP and closed forms, stores that resume, radii between what is true."""
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from certifying import DIGITS, EPS, finish, no_attack, take_digits
+from classifiers import least_margins, nearest_means, small_digits, write
+
+import surebound
+from surebound.bounds.planet_lp import milp_minimum
+from surebound.data.dataset import Dataset, Images
+from surebound.errors import MissingFileError, NetworkError, ResourceError, StoreError, UsageError
+from surebound.evaluate import stages
+from surebound.evaluate.certify import BATCH, CertifyProgress, certify
+from surebound.evaluate.radius import distance
+from surebound.evaluate.stages import Certifier, Settings
+from surebound.evaluate.store import Row, Store
+from surebound.evaluate.task import Task
+from surebound.load.onnx_file import fingerprint
+from surebound.problem import Robustness
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(small_digits(), tmp_path_factory.mktemp("net"))
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_outcomes_against_milp(net: Path, monkeypatch: pytest.MonkeyPatch, blind: bool) -> None:
+    """Without the attack, bounds and search must come to the same conclusions alone."""
+    if blind:
+        monkeypatch.setattr(stages, "attack_images", no_attack)
+    model, samples = surebound.load(net), take_digits(range(40))
+    rows = finish(Certifier(model, EPS, Settings(timeout=30.0)), samples)
+    seen = set()
+    for sample in samples:
+        row = rows[sample.image]
+        seen.add((row.outcome, row.stage))
+        logits = model.replay(sample.x[None])[0]
+        assert row.predicted == int(logits.argmax()) and row.correct == (row.predicted == sample.label)
+        if not row.correct:
+            assert row.stage == "standard"
+            continue
+        box = Robustness(sample.x.astype(np.float64), sample.label, EPS).box()
+        margins = [np.eye(10)[sample.label] - np.eye(10)[j] for j in range(10) if j != sample.label]
+        least = min(milp_minimum(model.network, box, c, 0.0).value for c in margins)
+        if row.verified:
+            assert least > -1e-6
+        else:
+            assert least < 1e-6 and row.outcome in ("attacked", "falsified") and row.counter is not None
+            inside = np.abs(row.counter.point.astype(np.float64) - sample.x) <= float(EPS) + 1e-12
+            replayed = model.replay(row.counter.point[None])[0]
+            assert inside.all() and replayed[row.counter.adversarial] >= replayed[sample.label]
+    outcomes = {outcome for outcome, _ in seen}
+    assert {"misclassified", "verified", "falsified" if blind else "attacked"} <= outcomes
+    assert {"crown", "search" if blind else "attack"} <= {stage for _, stage in seen}
+
+
+def test_a_proved_rival_is_not_searched_again(net: Path) -> None:
+    model = surebound.load(net)
+    certifier = Certifier(model, EPS, Settings(attack="pgd", steps=1, restarts=1, targets=1))
+    _, left = certifier.screen(take_digits(range(60)))
+    assert left and all(0 < len(image.rivals) < 10 and image.sample.label not in image.rivals for image in left)
+    assert any(len(image.rivals) < 9 for image in left)
+
+
+def test_images_do_not_depend_on_their_batch(net: Path) -> None:
+    certifier = Certifier(surebound.load(net), EPS, Settings())
+    together = finish(certifier, take_digits(range(30)))
+    for sample in take_digits(range(30)):
+        alone = finish(certifier, [sample])[sample.image]
+        assert (alone.outcome, alone.stage) == (together[sample.image].outcome, together[sample.image].stage)
+
+
+def test_linear_network_in_closed_form(tmp_path: Path) -> None:
+    file = write(nearest_means(), tmp_path)
+    result = surebound.certify(file, "digits", eps="1/20", store=tmp_path / "s.sqlite", images=range(100))
+    clean, least = (least_margins(nearest_means(), radius)[:100] for radius in (0.0, 1 / 20))
+    assert [row.correct for row in result.rows] == (clean > 0).tolist()
+    assert [row.verified for row in result.rows] == (least > 0).tolist()
+    assert result.accuracies.undecided == 0
+
+
+def test_a_search_without_time(net: Path) -> None:
+    _, left = Certifier(surebound.load(net), EPS, Settings()).screen(take_digits(range(60)))
+    row = Certifier(surebound.load(net), EPS, Settings(timeout=1e-9)).search(left[0])
+    assert row.outcome == "timeout" and row.counter is None
+
+
+def _task(net: Path, images: range, dataset: Dataset = DIGITS, **settings: Any) -> Task:
+    return Task(model=net, dataset=dataset, eps=EPS, images=images, settings=Settings(**settings))
+
+
+def _outcomes(rows: tuple[Row, ...]) -> list[tuple[int, str]]:
+    return [(row.image, row.outcome) for row in rows]
+
+
+def test_resume_goes_on_and_extends(net: Path, tmp_path: Path) -> None:
+    whole = certify(_task(net, range(BATCH + 20)), tmp_path / "whole.sqlite")
+    store = tmp_path / "s.sqlite"
+    certify(_task(net, range(10)), store)
+    before = {row.image: row.seconds for row in certify(_task(net, range(10)), store, resume=True).rows}
+    seen: list[CertifyProgress] = []
+    after = certify(_task(net, range(BATCH + 20)), store, resume=True, on_progress=seen.append)
+    assert _outcomes(after.rows) == _outcomes(whole.rows)
+    assert {row.image: row.seconds for row in after.rows[:10]} == before  # nothing was done again
+    assert seen[0].done == 10 and seen[-1].done == seen[-1].total == BATCH + 20
+    assert seen[-1].accuracies == after.accuracies == whole.accuracies
+
+
+def test_workers_come_to_the_same_conclusions(net: Path, tmp_path: Path) -> None:
+    alone = certify(_task(net, range(70)), tmp_path / "a.sqlite")
+    together = certify(_task(net, range(70)), tmp_path / "b.sqlite", workers=2)
+    assert _outcomes(alone.rows) == _outcomes(together.rows)
+
+
+def test_results_are_not_overwritten(net: Path, tmp_path: Path) -> None:
+    certify(_task(net, range(3)), tmp_path / "s.sqlite")
+    with pytest.raises(UsageError, match="--resume"):
+        certify(_task(net, range(3)), tmp_path / "s.sqlite")
+    certify(_task(net, range(3), timeout=7.0), tmp_path / "s.sqlite")  # another run
+    with Store(tmp_path / "s.sqlite", readonly=True) as store:
+        assert [len(store.rows(number)) for number in store.runs()] == [3, 3]
+
+
+def test_other_images_under_the_same_name_are_noticed(net: Path, tmp_path: Path) -> None:
+    certify(_task(net, range(3)), tmp_path / "s.sqlite")
+    x, y = DIGITS.test.take(range(360))
+    other = replace(DIGITS, test=Images(x.flip(3).contiguous(), y))
+    with pytest.raises(StoreError, match="other images"):
+        certify(_task(net, range(3), other), tmp_path / "s.sqlite", resume=True)
+
+
+def test_a_network_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match=r"model\.onnx"):
+        surebound.certify(tmp_path, "digits", eps="0.1", store=tmp_path / "s.sqlite")
+    with pytest.raises(UsageError, match="eps"):
+        surebound.certify(tmp_path, "digits", eps=1.5, store=tmp_path / "s.sqlite")
+
+
+def test_radii_of_a_linear_network(tmp_path: Path) -> None:
+    """The exact radius, by bisection over the closed form, lies between the two."""
+    file = write(nearest_means(), tmp_path)
+    result = surebound.certify(
+        file, "digits", eps="1/8", store=tmp_path / "s.sqlite", images=range(12), radius_search=True
+    )
+    exact = np.zeros(12)
+    for bit in 2.0 ** -np.arange(3, 30):
+        larger = exact + bit
+        robust = np.array([least_margins(nearest_means(), radius)[i] > 0 for i, radius in enumerate(larger)])
+        exact = np.where(robust, larger, exact)
+    clean = least_margins(nearest_means(), 0.0)[:12] > 0
+    assert clean.sum() > 8
+    for row, radius in zip(result.rows, exact, strict=True):
+        if not row.correct:
+            assert row.certified_eps is None and row.attacked_eps is None
+            continue
+        certified = Fraction(row.certified_eps or 0)
+        assert float(certified) <= min(radius, 1 / 8) + 1e-9
+        if row.attacked_eps is None:
+            assert certified == Fraction(1, 8)
+        else:
+            attacked = Fraction(row.attacked_eps)
+            assert radius - 1e-6 <= attacked <= Fraction(1, 8) and attacked - certified < Fraction(1, 8 * 60)
+
+
+def test_distance_is_exact() -> None:
+    a, b = np.array([0.1, 0.5, 0.9], dtype=np.float32), np.array([0.3, 0.5, 0.7], dtype=np.float32)
+    exact = max(abs(Fraction(float(p)) - Fraction(float(q))) for p, q in zip(a, b, strict=True))
+    assert distance(a, b) == exact
+
+
+def test_a_single_black_pixel_image() -> None:
+    """Boxes at the border of [0, 1] are clipped."""
+    box = Robustness(np.array([0.0, 1.0, 0.5]), 0, "1/4").box()
+    assert box.lower.tolist() == [0.0, 0.75, 0.25] and box.upper.tolist() == [0.25, 1.0, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"images": [0, 0]}, "twice"),
+        ({"images": [0, 360]}, "360"),
+        ({"images": [-1]}, "-1"),
+        ({"images": "01"}, "indices"),
+        ({"images": [0.5]}, "indices"),
+        ({"workers": 0}, "workers"),
+        ({"workers": 1.5}, "workers"),
+        ({"attack": "best"}, "best"),
+        ({"seed": -1}, "seed"),
+        ({"timeout": 0}, "timeout"),
+        ({"branching": "best"}, "branching"),
+    ],
+)
+def test_mistakes_leave_no_store(net: Path, tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        surebound.certify(net, "digits", **{"eps": "1/30", "store": tmp_path / "s.sqlite", "images": [0], **changes})
+    assert not (tmp_path / "s.sqlite").exists()
+
+
+def test_images_of_any_kind(net: Path, tmp_path: Path) -> None:
+    for k, images in enumerate((np.arange(3), iter([0, 1, 2]), torch.arange(3))):
+        result = surebound.certify(net, DIGITS, eps="1/30", store=tmp_path / f"{k}.sqlite", images=images)
+        assert [row.image for row in result.rows] == [0, 1, 2]
+
+
+def test_a_network_for_other_images(tmp_path: Path, net: Path) -> None:
+    wide = replace(DIGITS, train=_reshaped(DIGITS.train), test=_reshaped(DIGITS.test))
+    few = replace(DIGITS, classes=(*DIGITS.classes, "none"))
+    for dataset in (wide, few):
+        with pytest.raises(NetworkError, match="expected"):
+            surebound.certify(net, dataset, eps="1/30", store=tmp_path / "s.sqlite", images=[0])
+    with pytest.raises(UsageError, match="path of an ONNX file"):
+        surebound.certify(small_digits(), DIGITS, eps="1/30", store=tmp_path / "s.sqlite")  # type: ignore[arg-type]
+    assert not (tmp_path / "s.sqlite").exists()
+
+
+def _reshaped(images: Images) -> Images:
+    return Images(images.pixels.reshape(-1, 1, 4, 16), images.labels)
+
+
+def test_weights_in_another_file_belong_to_the_network(net: Path, tmp_path: Path) -> None:
+    """Other weights beside the same file are another network, and old results are not its own."""
+    model = onnx.load(str(net))
+    onnx.save(model, str(tmp_path / "m.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
+    before = fingerprint(tmp_path / "m.onnx")
+    weights = bytearray((tmp_path / "w.bin").read_bytes())
+    weights[3] ^= 1
+    (tmp_path / "w.bin").write_bytes(bytes(weights))
+    assert fingerprint(tmp_path / "m.onnx") != before
+    assert fingerprint(net) == hashlib.sha256(net.read_bytes()).hexdigest()
+
+
+def test_data_sets_of_one_name_are_not_mixed(net: Path, tmp_path: Path) -> None:
+    certify(_task(net, range(3)), tmp_path / "s.sqlite")
+    other = replace(DIGITS, test=Images(DIGITS.test.pixels.flip(3).contiguous(), DIGITS.test.labels))
+    with pytest.raises(StoreError, match="other images"):
+        certify(_task(net, range(3, 6), other), tmp_path / "s.sqlite", resume=True)
+
+
+def test_radii_are_written_one_by_one(net: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    certify(
+        _task(net, range(6), radius_search=True, timeout=5.0),
+        tmp_path / "s.sqlite",
+        on_progress=lambda progress: seen.append(progress.done),
+    )
+    assert len(set(seen)) >= 5
+
+
+def test_a_killed_worker_is_one_sentence(net: Path, tmp_path: Path) -> None:
+    def kill(progress: CertifyProgress) -> None:
+        if not progress.done:
+            Thread(target=_kill_a_child, daemon=True).start()
+
+    with pytest.raises(ResourceError, match="a worker was killed"):
+        certify(_task(net, range(300)), tmp_path / "s.sqlite", workers=2, on_progress=kill)
+    done = certify(_task(net, range(5)), tmp_path / "s.sqlite", resume=True)
+    assert len(done.rows) == 5
+
+
+def test_a_worker_killed_while_another_starts(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the pool's pipes are closed, which is an OSError of its own."""
+
+    def closed(*_: object) -> None:
+        raise OSError("handle is closed")
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", closed)
+    with pytest.raises(ResourceError, match="a worker was killed"):
+        certify(_task(net, range(5)), tmp_path / "s.sqlite", workers=2)
+
+
+def _kill_a_child() -> None:
+    while not (children := multiprocessing.active_children()):
+        time.sleep(0.01)
+    os.kill(children[0].pid or 0, signal.SIGKILL)

@@ -42,6 +42,7 @@ def export(network: Network, path: Path) -> Path:
 
     def constant(value: Tensor | list[int], dtype: Any = np.float32) -> str:
         constants[f"c{len(constants)}"] = np.asarray(value, dtype=dtype)
+        assert (constants[f"c{len(constants) - 1}"] == np.asarray(value)).all()
         return f"c{len(constants) - 1}"
 
     def add(op: str, *inputs: str, **attributes: Any) -> str:

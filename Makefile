@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint mutants bench docs clean
+.PHONY: help demo test quick lint mutants fuzz bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ demo: $(INSTALLED) ## train on bundled digits, certify, and write a report
 test: lint ## check the style, then run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --durations=10
 
+quick: lint ## check the style, then run the tests that are not marked slow, under two minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not slow'
+
 lint: $(INSTALLED) ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,6 +38,9 @@ lint: $(INSTALLED) ## check style, types and imports
 
 mutants: $(INSTALLED) ## put bugs into the code and see that tests notice, about twenty minutes
 	$(BIN)/python tests/mutate.py --jobs $(JOBS) --table docs/mutants.md
+
+fuzz: $(INSTALLED) ## offer false proofs to the checker, half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python tests/check/fuzz.py --minutes 30
 
 bench: $(INSTALLED) ## measure speed in ratios, about four minutes
 	$(BIN)/python benchmarks/run.py

@@ -123,7 +123,7 @@ def test_the_fields_of_a_verdict_are_these() -> None:
 
 
 def test_packages_of_the_functions_names_can_be_imported() -> None:
-    import surebound.bounds.crown
+    import surebound.bounds.layerwise
     import surebound.load.onnx
     import surebound.verify.search
 

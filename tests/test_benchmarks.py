@@ -95,6 +95,7 @@ def test_unreadable_formulas_are_errors(script: Any) -> None:
         replay.holds(["not", ["<=", "X_0", "1"]], {"X_0": Fraction(0)})
 
 
+@pytest.mark.slow
 def test_an_instance_is_run_replayed_and_judged(script: Any, tiny: Path) -> None:
     common, vnncomp = script("common"), script("vnncomp")
     rows = ["benchmark,onnx,vnnlib,timeout,expected,competition_seconds"]

@@ -497,6 +497,7 @@ CONFIGS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(CONFIGS)
 def test_dump_and_build_are_inverse(config: Everything) -> None:
     table = tomllib.loads(dump(config))

@@ -27,6 +27,8 @@ from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
 from surebound.verify.strategy import Strategy
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 Function = Callable[..., Tensor]
 Op = Callable[["Graph", str], bool]

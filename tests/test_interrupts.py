@@ -16,6 +16,8 @@ from commands import environment, write_hard, write_tiny
 from surebound.evaluate.store import Row, Run, Store
 from surebound.train.checkpoint import load
 
+pytestmark = pytest.mark.slow
+
 INT, TERM = int(signal.SIGINT), int(signal.SIGTERM)
 IMAGES = ["--dataset", "digits", "--eps", "0.05", "--first", "120"]
 TRAIN = ["train", "--preset", "digits-ibp-r-cpu", "--out", "out", "--quiet", "--set", "validation.images=10"]

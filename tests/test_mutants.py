@@ -56,6 +56,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_runner_tells_fates_apart(project: Path) -> None:
     def mutant(name: str, old: str, new: str) -> Mutant:
         tests = ("test_toy.py::test_larger",)

@@ -13,6 +13,8 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.load.onnx import load_onnx
 
+pytestmark = pytest.mark.slow
+
 FLOAT32_MAX = np.array(np.finfo(np.float32).max)
 
 
@@ -155,3 +157,36 @@ def test_a_counterexample_repeats_decimals_that_float64_cannot_hold(tmp_path: Pa
     assert verdict.status == "sat"
     assert verdict.counterexample is not None
     assert repr(float(verdict.counterexample.x[0])) == fixed
+
+
+@pytest.mark.parametrize("branching", ["auto", "upb", "input"])
+def test_the_last_bit_of_a_denormal_is_paid_for(tmp_path: Path, branching: str) -> None:
+    """2⁻³⁶⁵ x − 2⁶⁶⁴ relu(x) + 1.3 · 2⁻³⁶⁵ ≤ 0 at x = −1.3. The line above relu on [−1.3, 5e-324] has to underflow."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = onnx_models.save(tmp_path / "relu.onnx", nodes, (1, 1), output_shape=(1, 1))
+    region = surebound.Region(
+        box=surebound.Box(np.array([-1.3]), np.array([5e-324])),
+        on_output=np.array([[-(2.0**664)]]),
+        on_input=np.array([[2.0**-365]]),
+        constant=np.array([1.3 * 2.0**-365]),
+        strict=np.zeros(1, dtype=bool),
+    )
+    verdict = surebound.verify(path, surebound.Property((region,), 1, 1), branching=branching, timeout=0.5)
+    assert verdict.status != "unsat"
+
+
+def test_an_error_that_underflows_proves_nothing(tmp_path: Path) -> None:
+    """Y_0 − 2⁻⁵⁴ (Y_1 + …), times 2⁶⁶⁴, for outputs that are 4,097 copies of an input from 2⁻¹⁰³⁵ on."""
+    count, low = 4097, 2.0**-1035
+    nodes = [helper.make_node("Concat", ["x"] * count, ["y"], axis=1)]
+    path = onnx_models.save(tmp_path / "copies.onnx", nodes, (1, 1), output_shape=(1, count))
+    row = np.full((1, count), -(2.0**610))
+    row[0, 0] = 2.0**664
+    region = surebound.Region(
+        box=surebound.Box(np.array([low]), np.array([1.125 * low])),
+        on_output=row,
+        constant=np.array([-(2.0**-371) * (1 - (count - 1) * 2.0**-54)]),
+        strict=np.zeros(1, dtype=bool),
+    )
+    verdict = surebound.verify(path, surebound.Property((region,), 1, count), timeout=5)
+    assert verdict.status != "unsat"

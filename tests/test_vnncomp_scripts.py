@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from commands import ROOT, commands_on_path, environment, write_tiny
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = ROOT / "vnncomp_scripts"
 
 

@@ -14,12 +14,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-import surebound.attacks.objective
 from surebound.attacks import ATTACKS
+from surebound.attacks.descent import AttackResult
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective, round_inward
 from surebound.attacks.pgd import PGD
-from surebound.attacks.result import AttackResult
 from surebound.errors import PropertyError, UsageError
 from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu
@@ -310,9 +309,9 @@ def test_memory_limits_do_not_change_the_search(
     name: str, points: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = random_fc(rng, (4, 10, 8, 3))
-    objective = Objective(network, [random_region(rng, network, radius=0.1) for _ in range(5)])
-    whole, drawn = (run(name, objective, stop_at="all", steps=steps, diversify=0) for steps in (20, 0))
-    monkeypatch.setattr(surebound.attacks.objective, "WAVE_BYTES", 40 * points)
+    regions = [random_region(rng, network, radius=0.1) for _ in range(5)]
+    whole, drawn = (run(name, Objective(network, regions), stop_at="all", steps=s, diversify=0) for s in (20, 0))
+    objective = Objective(network, regions, wave_bytes=40 * points)
     assert objective.capacity == points
     largest = 0
     forward = Network.trace

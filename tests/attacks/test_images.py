@@ -101,14 +101,13 @@ def test_at_least_as_good_as_sampling_corners() -> None:
     _check_points(model, x, y, Fraction(eps), result)
 
 
-def test_an_image_is_attacked_alike_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_attacked_alike_in_any_company() -> None:
     model, _, _ = _linear()
     x, y = _samples()
     seen: list[int] = []
     whole = attack_images(model, x, y, eps=0.03, on_progress=lambda part: seen.append(len(part)))
     assert seen == [50, 100, 130]
-    monkeypatch.setattr(surebound.attacks.images, "_BATCH", 7)
-    parts = attack_images(model, x[60:90], y[60:90], eps=0.03)
+    parts = attack_images(model, x[60:90], y[60:90], eps=0.03, batch=7)
     np.testing.assert_array_equal(parts.found, whole.found[60:90])
     np.testing.assert_allclose(parts.points, whole.points[60:90], rtol=1e-6, atol=1e-7)
     assert whole.found[60:90].any()
@@ -148,9 +147,7 @@ def test_what_does_not_stand_when_replayed_is_not_counted() -> None:
     overflow = Model(
         model.network, lambda rows: clean if np.array_equal(rows, x) else np.full((len(rows), 4), np.nan), "m"
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(surebound.attacks.images, "_BATCH", len(x))
-        assert not attack_images(overflow, x, y, eps=0.03).found.any()
+    assert not attack_images(overflow, x, y, eps=0.03, batch=len(x)).found.any()
 
 
 def test_boxes_are_the_largest_float32_ones_inside() -> None:

@@ -52,6 +52,7 @@ def decide_repeated_input(n: int, branching: str) -> Verdict:
     return verify(model, Property((region_of(n),), 1, 1), options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [512, 4096])
 @pytest.mark.parametrize("branching", ["auto", "input"])
 def test_a_coefficient_that_is_added_to_many_times(n: int, branching: str) -> None:
@@ -60,6 +61,7 @@ def test_a_coefficient_that_is_added_to_many_times(n: int, branching: str) -> No
     assert audit.claims > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1024, 30_000, 2**16])
 def test_a_coefficient_that_is_added_to_in_both_forms(n: int) -> None:
     network, region = repeated_input(n), region_of(n)
@@ -71,6 +73,7 @@ def test_a_coefficient_that_is_added_to_in_both_forms(n: int) -> None:
         assert float(subject.sound_bounds(*subject.roots())) < 0
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_too_high_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counts, "sums", lambda self, node: 0)
     with auditing(), pytest.raises(WrongBound, match=r"a dual bound of .* was claimed"):
@@ -94,12 +97,14 @@ def test_a_large_network_is_not_looked_at() -> None:
     assert audit.claims == 0
 
 
+@pytest.mark.slow
 def test_roundings_that_all_go_one_way() -> None:
     """Twenty seconds of the fuzzer; `python tests/one_direction.py` runs it for longer."""
     cases, claims = one_direction.run(20.0, first_seed=0)
     assert cases > 0 and claims > 100
 
 
+@pytest.mark.slow
 def test_roundings_that_all_go_one_way_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same in the order of summation that loses most, which no library chooses."""
     add_one_by_one(monkeypatch)

@@ -178,6 +178,7 @@ def planet(case: Case, signs: Tensor, weights: Tensor) -> float:
     return float(planet_bounds(case.network, case.lower, case.upper, case.layers, rows, constant, splits).value[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", FORMS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_ascent_reaches_the_planet_optimum(name: str, key: str, rng: np.random.Generator) -> None:
@@ -205,6 +206,7 @@ def least_largest_row(case: Case) -> float:
     return milp_minimum(build.network(), case.box(), np.ones(1), 0.0, case.layers).value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_mixed_rows_bound_the_smallest_maximum(name: str) -> None:
     """Row against row: their mixture proves at least what each proves alone, and at most min over x of max over r.

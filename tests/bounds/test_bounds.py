@@ -77,6 +77,7 @@ def test_contains_samples_of_every_layer(name: str, maker: str, rng: np.random.G
             assert (value <= high[b] + tolerance(name)).all()
 
 
+@pytest.mark.slow
 @every_method
 def test_a_batch_of_boxes_equals_one_at_a_time(name: str, maker: str) -> None:
     network, lower, upper = problem(maker)
@@ -106,6 +107,7 @@ def test_shrinks_to_the_value_at_a_point(name: str, maker: str) -> None:
     assert (wide < 0.02).all()
 
 
+@pytest.mark.slow
 @every_method
 def test_lies_below_the_exact_minimum_which_lies_below_samples(name: str, maker: str, rng: np.random.Generator) -> None:
     network, lower, upper = problem(maker)
@@ -123,6 +125,7 @@ def test_lies_below_the_exact_minimum_which_lies_below_samples(name: str, maker:
             assert (bound < exact - 0.05).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("seed", range(4))
 def test_tighter_methods_are_tighter_on_the_output(maker: str, seed: int) -> None:

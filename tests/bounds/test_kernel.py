@@ -1,5 +1,6 @@
 """The ascent on the folded network in its own layout: the same bounds as the reference, whatever the nodes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -7,20 +8,31 @@ import pytest
 import torch
 from forms import MAKERS, Case, feasible_signs, make_case, random_duals
 from networks import random_box, random_conv
+from torch import Tensor
 
 from surebound.bounds import kernel as kernel_module
-from surebound.bounds import sparse as sparse_module
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Splits, ascend
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Splits, ascend, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.kernel import Kernel, KernelRows
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, fold_network
+from surebound.bounds.sparse import is_sparse
 from surebound.verify.folded_attack import _forward, descend
-from surebound.verify.subject import Subject
 
 
-def both(case: Case, nodes: Splits, duals: Duals, config: Ascent, stop_above: float = torch.inf) -> list[Bounded]:
+def always(weight: Tensor) -> bool:
+    return True
+
+
+def both(
+    case: Case,
+    nodes: Splits,
+    duals: Duals,
+    config: Ascent,
+    stop_above: float = torch.inf,
+    sparse: Callable[[Tensor], bool] = is_sparse,
+) -> list[Bounded]:
     """The reference's result, then the kernel's."""
     form = case.forms["folded"]
     assert isinstance(form, FoldedForm)
@@ -28,7 +40,7 @@ def both(case: Case, nodes: Splits, duals: Duals, config: Ascent, stop_above: fl
     arguments = specification, relaxation.to(torch.float32), nodes, duals, config
     return [
         ascend(form.to(torch.float32), *arguments, stop_above=stop_above),
-        Kernel.of(form).ascend(*arguments, stop_above=stop_above),
+        Kernel.of(form, sparse).ascend(*arguments, stop_above=stop_above),
     ]
 
 
@@ -85,33 +97,32 @@ def test_nodes_that_are_done_leave_and_keep_their_duals(rng: np.random.Generator
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_sparse_blocks_change_nothing(name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sparse products need MKL")
+def test_sparse_blocks_change_nothing(name: str, rng: np.random.Generator) -> None:
     case = make_case(name, rng)
     nodes, duals = draw(case, rng, 5)
     _, dense = both(case, nodes, duals, Ascent(iterations=3))
-    monkeypatch.setattr(sparse_module, "SPARSE_BELOW", 1.0)
-    monkeypatch.setattr(sparse_module, "SPARSE_FROM", 0)
     form = case.forms["folded"]
     assert isinstance(form, FoldedForm)
-    if torch.backends.mkl.is_available():
-        assert all(block.weight.layout == torch.sparse_csr for block in Kernel.of(form).blocks)
-    _, sparse = both(case, nodes, duals, Ascent(iterations=3))
+    assert all(block.weight.layout == torch.sparse_csr for block in Kernel.of(form, always).blocks)
+    _, sparse = both(case, nodes, duals, Ascent(iterations=3), sparse=always)
     np.testing.assert_allclose(sparse.bound, dense.bound, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_sparse_blocks_prove_the_same(name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sparse products need MKL")
+def test_sparse_blocks_prove_the_same(name: str, rng: np.random.Generator) -> None:
     """The sound evaluation in float64: within its own error, and never above the truth."""
     case = make_case(name, rng, fixed=1)
     form, specification = case.forms["folded"], case.specifications["folded"]
-    subject = Subject(case.network, form, specification)
     nodes, duals = draw(case, rng, 7)
-    dense = subject.sound_bounds(nodes, duals)
-    monkeypatch.setattr(sparse_module, "SPARSE_BELOW", 1.0)
-    monkeypatch.setattr(sparse_module, "SPARSE_FROM", 0)
     assert isinstance(form, FoldedForm)
-    assert torch.backends.mkl.is_available() <= all(t is not None for t in form.compressed().transposed)
-    sparse = Subject(case.network, form, specification).sound_bounds(nodes, duals)
+    compressed = form.compressed(always)
+    assert all(t is not None for t in compressed.transposed)
+    wide, slopes = duals.to(torch.float64), Slopes.of(relax(form.lower, form.upper), nodes.signs)
+    start = specification.mixed(nodes.region, wide.mix)
+    ready = replace(wide, alpha=slopes.fixed(wide.alpha))
+    dense, sparse = (evaluate(f, start, slopes, ready, keep=False).bound for f in (form, compressed))
     np.testing.assert_allclose(sparse, dense, rtol=1e-11, atol=1e-11)
 
 

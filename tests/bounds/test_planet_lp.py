@@ -110,6 +110,7 @@ def test_affine_blocks_reproduce_the_pre_activations(rng: np.random.Generator) -
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_milp_equals_all_patterns(name: str, rng: np.random.Generator) -> None:
     for _ in range(2):
@@ -131,6 +132,7 @@ def test_milp_equals_all_patterns(name: str, rng: np.random.Generator) -> None:
         assert constrained.value == pytest.approx(min(consistent), abs=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_fully_split_planet_equals_the_pattern(name: str, rng: np.random.Generator) -> None:
     network = TINY[name](rng)
@@ -254,6 +256,7 @@ def test_planet_lp_contains_samples_and_refines_intervals(make, rng: np.random.G
     assert (bounds.lower[-1] > intervals.lower[network.output].flatten(1) + 1e-3).any()
 
 
+@pytest.mark.slow
 def test_milp_ranges_are_exact_on_every_layer(rng: np.random.Generator) -> None:
     network = tiny_residual(rng)
     lower, upper = random_box(rng, network, radius=1.0)

@@ -43,6 +43,22 @@ def test_an_intercept_fits_any_slope(rng: np.random.Generator) -> None:
         assert Fraction(a) * Fraction(high) + Fraction(b) >= Fraction(high)
 
 
+@pytest.mark.parametrize("slopes", ["crown", "fastlin", "interval"])
+def test_lines_hold_where_numbers_underflow(slopes: str, rng: np.random.Generator) -> None:
+    """A coefficient of 1e300 makes much of the last bit of 5e-324, so the upper line has to be above that, too."""
+    unit = 5e-324
+    near, few = unit * rng.integers(1, 2**20, size=(2, 200)), unit * rng.integers(1, 9, size=200)
+    lower = torch.from_numpy(np.concatenate([-near[0], -rng.uniform(0.5, 3, size=200), -near[0]]))
+    upper = torch.from_numpy(np.concatenate([near[1], few, rng.uniform(0.5, 3, size=200)]))
+    lines = relax(lower, upper, slopes)
+    for low, high, slope, intercept in zip(
+        *(t.tolist() for t in (lower, upper, lines.upper_slope, lines.intercept)), strict=True
+    ):
+        a, b, low, high = Fraction(slope), Fraction(intercept), Fraction(low), Fraction(high)
+        assert a * low + b >= 0
+        assert a * high + b >= high
+
+
 def test_stable_neurons_are_lines() -> None:
     tiny = 5e-324
     lower = torch.tensor([0.0, 1.0, -2.0, -2.0, -tiny, -1.0, 0.0], dtype=torch.float64)

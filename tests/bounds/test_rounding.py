@@ -19,7 +19,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.interval import collect
+from surebound.bounds.layerwise import collect
 from surebound.bounds.relaxation import relax
 from surebound.bounds.result import LayerBounds
 from surebound.bounds.root import LayerBounding, fold_network
@@ -147,6 +147,7 @@ def status(network: Network, problem: Property, branching: str, timeout: float =
     return verify(model(network), problem, Options(branching=branching, timeout=timeout, quick_attack=quick)).status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branching", BRANCHING)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("part", ["weight", "bias"])
@@ -186,6 +187,7 @@ def test_underflow_proves_nothing(branching: str) -> None:
     assert status(network, at_most(network, [1.0], [2.0], 0.0), branching, timeout=0.2) != "unsat"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branching", BRANCHING)
 @pytest.mark.parametrize("size", [2.0**30, 2.0**60, 2.0**100])
 def test_cancellation_proves_nothing(size: float, branching: str, rng: np.random.Generator) -> None:
@@ -213,6 +215,7 @@ def test_a_threshold_at_the_optimum_is_met_unless_strict(branching: str, rng: np
     assert status(network, at_most(network, [-1.0], [1.0], 1.0 + 1e-6), branching) == "unsat"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branching", BRANCHING)
 def test_thresholds_within_a_rounding_of_the_exact_value(branching: str, rng: np.random.Generator) -> None:
     """On a point the property is y(x) + c ≤ 0: proved never when it holds, whatever happens to the last bits of c."""

@@ -23,13 +23,14 @@ from surebound.bounds.root import LayerBounding, fold_network
 from surebound.load.vnnlib import to_property
 from surebound.load.vnnlib1 import parse
 from surebound.network.build import Builder
-from surebound.network.graph import Input, Network, Node
+from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
 from surebound.problem import Box, Region
 from surebound.verify.subject import Subject, specify
 
 FORMS = ("folded", "graph")
 N = 1023
+LARGE, SMALL = 2.0**664, 2.0**-1035
 
 
 @pytest.fixture(autouse=True)
@@ -398,6 +399,49 @@ def test_an_underflow_in_folding_is_paid_for(seed: int, key: str) -> None:
         node = build.linear(node, [[float(np.float32(1e38))]])
     case = Case(build.build(build.negate(node)), [-1e38], [1e38], ones(1), [1e38])
     assert Fraction(claimed(key, case)) <= case.value()
+
+
+def tiny_copies() -> Case:
+    """−x − u x − …, the coefficients a row's own on as many copies of the input."""
+    build = Builder((1,))
+    return Case(build.build(build.concat([0] * (N + 1), 0)), [SMALL / 2], [SMALL], -LARGE * losing(N), [SMALL])
+
+
+def tiny_relus() -> Case:
+    """The same, by 128 active ReLUs that read the input, the last of them first; each is multiplied by 2¹⁰⁰."""
+    build = Builder((1,))
+    copies = [build.linear(build.add(Relu((1,)), 0), [[2.0**100]]) for _ in range(128)]
+    c = -LARGE * 2.0**-100 * losing(127).flip(0)
+    return Case(build.build(build.concat(copies, 0)), [SMALL / 2], [SMALL], c, [SMALL])
+
+
+def tiny_own() -> Case:
+    """−x from the row's own coefficient on the input, and −u x − … through copies, each multiplied by 2⁶⁰."""
+    build = Builder((1,))
+    network = build.build(build.concat([build.linear(0, [[2.0**60]]) for _ in range(N)], 0))
+    return Case(network, [SMALL / 2], [SMALL], -LARGE * 2.0**-60 * losing(N)[1:], [SMALL], d=-LARGE * ones(1))
+
+
+def tiny_biases() -> Case:
+    """−b − u b − …, over constants."""
+    build = Builder((1,))
+    network = build.build(build.constant(torch.full((N + 1,), SMALL, dtype=torch.float64)))
+    return Case(network, [1.0], [2.0], -LARGE * losing(N), [1.0])
+
+
+def tiny_fixed() -> Case:
+    """−x₀ − u x₁ − …, over inputs that are fixed."""
+    build = Builder((N + 1,))
+    low = [SMALL] * (N + 1)
+    return Case(build.build(0), low, low, -LARGE * losing(N), low)
+
+
+@pytest.mark.parametrize("key", FORMS)
+@pytest.mark.parametrize("make", [tiny_copies, tiny_relus, tiny_own, tiny_biases, tiny_fixed])
+def test_an_error_that_underflows_meets_large_coefficients(make: Callable[[], Case], key: str) -> None:
+    """γ times 2⁻¹⁰³⁵ is 0 in float64, but a coefficient of 2⁶⁶⁴ makes 1e-126 of what it stands for."""
+    case = make()
+    assert Fraction(claimed(key, case)) <= case.value() < 0
 
 
 @pytest.mark.parametrize("key", FORMS)

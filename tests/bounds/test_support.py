@@ -27,11 +27,7 @@ def local_network(rng: np.random.Generator) -> Network:
 
 
 @pytest.mark.parametrize("bounding", [LayerBounding(ascent=None), LayerBounding()], ids=["fixed", "ascent"])
-def test_bounds_over_the_support_are_those_over_the_form(
-    bounding: LayerBounding, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
-    monkeypatch.setattr(support, "GROUP", 5)
-    monkeypatch.setattr(support, "WORTH", 1.0)
+def test_bounds_over_the_support_are_those_over_the_form(bounding: LayerBounding, rng: np.random.Generator) -> None:
     network = local_network(rng)
     form = folded(network, *random_box(rng, network, radius=0.2))
     node = network.before(2)
@@ -44,7 +40,7 @@ def test_bounds_over_the_support_are_those_over_the_form(
     rows = before.fold({node: one_hot(index, len(index)).reshape(-1, *shape)})
     whole = best_bounds(before, rows, bounding)[:2]
     seen = torch.zeros(len(rows), dtype=torch.int64)
-    for part, near, own in groups(before, rows, local_order(index, shape)):
+    for part, near, own in groups(before, rows, local_order(index, shape), group=5, worth=1.0):
         assert near.neurons < before.neurons
         assert near.inputs < before.inputs
         seen[part] += 1

@@ -7,10 +7,9 @@ import pytest
 import torch
 from networks import random_box, random_conv, random_fc, random_residual
 
-from surebound.bounds import root
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.root import LayerBounding, fold_network, products, settle_layers, tighten_layers
+from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, fold_network, products, settle_layers, tighten_layers
 from surebound.bounds.timed import timed
 from surebound.network.graph import Network
 
@@ -30,28 +29,27 @@ def bounds(made: Enclosure) -> list[torch.Tensor]:
     return [end for k in range(len(made.network.layers)) for end in made.layer(k)]
 
 
-PASSES: dict[str, Callable[[Enclosure, Callable[[], None]], object]] = {
-    "settle": settle_layers,
-    "tighten": lambda made, check: tighten_layers(made, LayerBounding(ascent=None), check),
-    "fold": lambda made, check: fold_network(made, LayerBounding(), check),
+PASSES: dict[str, Callable[[Enclosure, Callable[[], None], int], object]] = {
+    "settle": lambda made, check, most: settle_layers(made, check, most=most),
+    "tighten": lambda made, check, most: tighten_layers(made, LayerBounding(ascent=None), check, most=most),
+    "fold": lambda made, check, most: fold_network(made, LayerBounding(), check, most=most),
 }
 
 
 @pytest.mark.parametrize("name", PASSES)
 @pytest.mark.parametrize("kind", MAKES)
-def test_small_chunks_bound_the_same_and_look_more_often(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_chunks_bound_the_same_and_look_more_often(kind: str, name: str) -> None:
     network = MAKES[kind](np.random.default_rng(3))
     looks = {}
     found = {}
-    for limit in (root.PASS_PRODUCTS, 1):
-        monkeypatch.setattr(root, "PASS_PRODUCTS", limit)
+    for limit in (PASS_PRODUCTS, 1):
         made, count = enclosure(network), 0
 
         def check() -> None:
             nonlocal count
             count += 1
 
-        PASSES[name](made, check)
+        PASSES[name](made, check, limit)
         looks[limit], found[limit] = count, bounds(made)
     few, many = looks.values()
     assert 0 < few < many
@@ -71,7 +69,7 @@ def test_the_first_look_that_finds_the_time_up_ends_it(name: str) -> None:
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        PASSES[name](enclosure(network), check)
+        PASSES[name](enclosure(network), check, PASS_PRODUCTS)
     assert count == 4
 
 

@@ -379,6 +379,7 @@ def random_nodes(rng: np.random.Generator, subject: Subject, count: int, share: 
     return Splits(torch.arange(count) % subject.regions, signs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", FORMS)
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("name", RULES)

@@ -194,10 +194,10 @@ class Proof:
         self.about["steps"].append(entry)
         self.arrays.update({f"s{number}/{name}": value for name, value in arrays.items()})
 
-    def save(self, path: Path) -> Path:
+    def save(self, path: Path, *, compress: bool = True) -> Path:
         about = np.frombuffer(json.dumps(self.about).encode(), dtype=np.uint8)
         with path.open("wb") as file:
-            np.savez_compressed(file, about=about, **self.arrays)
+            (np.savez_compressed if compress else np.savez)(file, about=about, **self.arrays)
         return path
 
 

@@ -45,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_accuracies_and_json(folder: Path, tmp_path: Path) -> None:
     clean, least = (least_margins(nearest_means(), radius) for radius in (0.0, 1 / 20))
     assert np.abs(np.concatenate([clean, least])).min() > 1e-6

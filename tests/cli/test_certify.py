@@ -16,6 +16,8 @@ from commands import surebound as run
 from surebound.errors import StoreError
 from surebound.evaluate.store import Row, Store
 
+pytestmark = pytest.mark.slow
+
 IMAGES = ["--dataset", "digits", "--eps", "1/30"]
 SHARES = {"standard", "withstood", "robust", "verified", "undecided"}
 KEYS = SHARES | {"images", "outcomes", "settled_by", "eps", "store", "seconds"}

@@ -26,6 +26,8 @@ from surebound.errors import UsageError
 from surebound.problem import Verdict
 from surebound.verify.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 KEYS = {"verdict", "seconds", "seconds_by_phase", "subproblems", "lower_bound", "branching", "seed", "version"}
 
 

@@ -10,6 +10,8 @@ from commands import surebound as run
 
 from surebound.evaluate.store import Accuracies, Store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:

@@ -8,7 +8,10 @@ import pytest
 
 from surebound.cli.quick_torch import DEFERRED, TRIED
 
-pytestmark = pytest.mark.skipif(not version("torch").startswith(TRIED), reason="another version of torch")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not version("torch").startswith(TRIED), reason="another version of torch"),
+]
 
 
 def run(code: str) -> str:

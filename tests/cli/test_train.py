@@ -41,6 +41,7 @@ def test_lists_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"cifar10-2-255-ibp-r", "cifar10-8-255-ibp-r-mask", "cifar10-2-255-colt", "mnist-0.1-ibp-r-cpu"} <= {*names}
 
 
+@pytest.mark.slow
 def test_trains_resumes_and_is_attacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "runs" / "digits"
     assert main([*TRAIN, "--out", str(out)]) == 0
@@ -56,6 +57,7 @@ def test_trains_resumes_and_is_attacked(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.startswith("standard")
 
 
+@pytest.mark.slow
 def test_a_run_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")
     assert main([*TRAIN, "--out", out, "--quiet"]) == 0
@@ -132,7 +134,7 @@ def test_mistakes_are_one_sentence(
 def test_running_out_of_memory_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surebound.train.zonotope.Projections.draw", lambda *_: torch.empty(2**60))
+    monkeypatch.setattr("surebound.train.cauchy.Projections.draw", lambda *_: torch.empty(2**60))
     out = tmp_path / "out"
     assert "training ran out of memory" in failure(capsys, *TRAIN, *CAP, "--set", "loss={}", "--out", str(out))
     assert not out.exists()

@@ -89,6 +89,7 @@ def _write_mnist(folder: Path, *, zipped: bool = True) -> tuple[np.ndarray, np.n
     return pixels, labels
 
 
+@pytest.mark.slow
 def test_real_cifar10(real: Path) -> None:
     data = load_dataset("cifar10", real)
     assert (len(data.train), len(data.test), data.shape) == (50_000, 10_000, (3, 32, 32))

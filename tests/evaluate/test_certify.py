@@ -32,6 +32,8 @@ from surebound.evaluate.task import Task
 from surebound.load.onnx_file import fingerprint
 from surebound.problem import Robustness
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -568,6 +568,7 @@ def test_overflow_on_the_way_is_reported(tmp_path: Path) -> None:
         load_onnx(path)
 
 
+@pytest.mark.slow
 def test_importing_the_loader_is_cheap() -> None:
     code = "import sys, surebound.load.onnx; print(sorted({'onnx', 'onnxruntime'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surebound import limits
 from surebound.errors import MissingFileError, PropertyError
 from surebound.load import vnnlib1, vnnlib2
 from surebound.load.vnnlib import read_property, to_property
@@ -35,8 +36,8 @@ NETWORK = (
 UNIT_BOX_2 = "".join(f"(assert (<= X[0,{i}] 1.0))\n(assert (>= X[0,{i}] -1.0))\n" for i in range(2))
 
 
-def read(text: str, *, fast: bool = True) -> Property:
-    return to_property(vnnlib1.parse(text, fast=fast), source="text")
+def read(text: str, *, fast: bool = True, waiting: int = vnnlib1.WAITING, most: int = limits.NUMBERS) -> Property:
+    return to_property(vnnlib1.parse(text, fast=fast, waiting=waiting), source="text", most=most)
 
 
 def read_2(text: str) -> Property:
@@ -262,16 +263,14 @@ def test_formulas_mean_what_a_naive_evaluator_says() -> None:
     assert 300 < satisfied < 3000  # both outcomes were tried
 
 
-def test_long_lists_are_folded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_are_folded_piece_by_piece() -> None:
     """In pieces of two everything is folded, and must mean what it means when a list is applied as a whole."""
     rng = random.Random(3)
     texts = ["(<= (- Y_0 Y_1) 0)", "(<= (- Y_0 Y_1 1 X_0) (- Y_2))", "(<= (/ Y_0 2 4 8) (* 2 Y_1 3))"]
     texts += [written(random_formula(rng, 3)) for _ in range(100)]
     for text in texts:
         whole = read(f"{DECLARED}{UNIT_BOX}(assert {text})")
-        with monkeypatch.context() as patch:
-            patch.setattr(vnnlib1, "_FEW", 2)
-            assert_same(whole, read(f"{DECLARED}{UNIT_BOX}(assert {text})"))
+        assert_same(whole, read(f"{DECLARED}{UNIT_BOX}(assert {text})", waiting=2))
 
 
 def test_a_difference_that_fills_its_pieces_is_not_negated() -> None:
@@ -536,22 +535,20 @@ def test_unreadable_files(tmp_path: Path) -> None:
             read_property(path)
 
 
-def test_decompression_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surebound.limits.PROPERTY_BYTES", 2**20)
+def test_decompression_is_capped(tmp_path: Path) -> None:
     path = tmp_path / "bomb.vnnlib.gz"
     path.write_bytes(gzip.compress(b" " * 2**21))
     with pytest.raises(PropertyError, match="at most 1 MiB"):
-        read_property(path)
+        read_property(path, most=2**20)
 
 
-def test_size_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surebound.limits.NUMBERS", 20)
-    read(DECLARED + UNIT_BOX + "(assert (<= Y_0 0))" * 6)
+def test_size_is_capped() -> None:
+    read(DECLARED + UNIT_BOX + "(assert (<= Y_0 0))" * 6, most=20)
     for body in ("(assert (<= Y_0 0))" * 7, "(assert (<= (+ Y_0 X_0) 0))" * 5):
         with pytest.raises(PropertyError, match="more than 20 numbers"):
-            read(DECLARED + UNIT_BOX + body)
+            read(DECLARED + UNIT_BOX + body, most=20)
     with pytest.raises(PropertyError, match="more than 20 numbers"):
-        read(DECLARED + UNIT_BOX + f"(assert (or {' '.join(f'(<= X_0 0.{i})' for i in range(9))}))")
+        read(DECLARED + UNIT_BOX + f"(assert (or {' '.join(f'(<= X_0 0.{i})' for i in range(9))}))", most=20)
 
 
 def mutations(data: bytes, rng: random.Random, count: int) -> list[bytes]:

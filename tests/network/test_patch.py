@@ -35,16 +35,13 @@ ALL = {**NETWORKS, "branches": random_branches}
 
 @pytest.mark.parametrize("small", [0.0, 0.5, 1e9], ids=["whole", "mixed", "windows"])
 @pytest.mark.parametrize("name", ALL)
-def test_passes_over_windows_are_passes(
-    name: str, small: float, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
-    monkeypatch.setattr(patch, "SMALL", small)
+def test_passes_over_windows_are_passes(name: str, small: float, rng: np.random.Generator) -> None:
     network = ALL[name](rng)
     for k in range(len(network.layers)):
-        compare_passes(network, network.before(k), rng)
+        compare_passes(network, network.before(k), rng, small)
 
 
-def compare_passes(network: Network, node: int, rng: np.random.Generator) -> None:
+def compare_passes(network: Network, node: int, rng: np.random.Generator, small: float) -> None:
     """What a pass with given slopes meets at some neurons of every layer, at every affine node and at the input."""
     slopes = [torch.from_numpy(rng.uniform(size=network.width(k))) for k in range(len(network.layers))]
     weights = {i: torch.from_numpy(rng.uniform(size=n.shape)) for i, n in enumerate(network.nodes)}
@@ -67,7 +64,7 @@ def compare_passes(network: Network, node: int, rng: np.random.Generator) -> Non
         expected_met.append(c.flatten(1)[:, some[k]])
         return (c.flatten(1) * slopes[k]).reshape(c.shape)
 
-    found = pull_patches(network, {node: Patch.units(index, shape, ONE)}, activate, visit).full()
+    found = pull_patches(network, {node: Patch.units(index, shape, ONE)}, activate, visit, small=small).full()
     start = {node: one_hot(index, size(shape)).reshape(-1, *shape)}
     expected, _, expected_total = network.pull(start, plain, weights)
     assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
@@ -78,11 +75,8 @@ def compare_passes(network: Network, node: int, rng: np.random.Generator) -> Non
 
 @pytest.mark.parametrize("small", [0.5, 1e9], ids=["mixed", "windows"])
 @pytest.mark.parametrize("name", ALL)
-def test_neurons_fold_as_their_unit_rows_do(
-    name: str, small: float, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
+def test_neurons_fold_as_their_unit_rows_do(name: str, small: float, rng: np.random.Generator) -> None:
     """Coefficients, constants and errors, some inputs being fixed."""
-    monkeypatch.setattr(patch, "SMALL", small)
     network = ALL[name](rng)
     lower, upper = random_box(rng, network, radius=0.2)
     fixed = torch.from_numpy(rng.uniform(size=lower.shape) < 0.3)
@@ -92,7 +86,7 @@ def test_neurons_fold_as_their_unit_rows_do(
     for node in {network.before(k) for k in range(len(network.layers))} | {network.output}:
         shape = network.nodes[node].shape
         index = torch.arange(size(shape))
-        found = form.fold_neurons(node, index)
+        found = form.fold_neurons(node, index, small=small)
         expected = form.fold({node: one_hot(index, size(shape)).reshape(-1, *shape)})
         assert torch.allclose(found.coefficients, expected.coefficients, rtol=1e-10, atol=1e-12)
         assert torch.allclose(found.constant, expected.constant, rtol=1e-10, atol=1e-12)

@@ -199,11 +199,10 @@ def test_proofs_are_summed_up_and_listed(tmp_path: Path) -> None:
     assert "61,000 accepted" in text and "7 refused step 2" in text
 
 
-def test_many_runs_fold_and_show_few_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surebound.report.page._ROWS", 1000)
+def test_many_runs_fold_and_show_few_images(tmp_path: Path) -> None:
     rows = [make_row(i, "attacked", "attack", float(i)) for i in range(110)]
     runs = [(make_run(eps=f"{k}/255"), rows) for k in range(20)]
-    page = Page(make_page(write_store(tmp_path / "r.sqlite", runs)))
+    page = Page(make_page(write_store(tmp_path / "r.sqlite", runs), most_rows=1000))
     assert "20 runs, 2,200 results" in page.text and "The 100 slowest of 110 images" in page.text
     assert len(page.all("img")) == 20 * 2 * 3 and "the first 2 of 110" in page.text
     assert all("open" not in details for details in page.all("details"))

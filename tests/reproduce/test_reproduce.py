@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing, redirect_stderr
 from dataclasses import replace
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from commands import SUREBOUND, environment
 from surebound.cli.main import main
 from surebound.errors import UsageError
 from surebound.evaluate.store import Row, Run, Store
-from surebound.reproduce import lock
 from surebound.reproduce.job import Job
 from surebound.reproduce.lock import locked
 from surebound.reproduce.pace import Pace
@@ -26,6 +26,8 @@ from surebound.reproduce.place import Place
 from surebound.reproduce.pool import Ended, Pool, Status
 from surebound.reproduce.scales import METHODS, NETWORKS, PROFILES, RULES, SCALES, SETTINGS, Cell
 from surebound.train.config import read_config
+
+pytestmark = pytest.mark.slow
 
 TABLE1 = ["reproduce", "table1", "--scale", "smoke", "--workers", "1"]
 BRANCHING = ["reproduce", "branching", "--scale", "smoke"]
@@ -273,8 +275,9 @@ def test_a_worker_that_dies_fails_its_job_only(tmp_path: Path) -> None:
 def test_one_reproduction_at_a_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "PATIENCE", 0.0)
+    seconds = count(0.0, 60.0)
     with locked(tmp_path):
+        monkeypatch.setattr(time, "monotonic", lambda: next(seconds))  # so that nobody waits
         assert main([*TABLE1, "--out", str(tmp_path)]) == 2
     assert "another 'surebound reproduce' is at work" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == [".lock"]

@@ -1,5 +1,6 @@
 """A run that stops and continues is the run that never stopped; damaged files are one sentence."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 from chains import CLASSES, SHAPE, tiny_chain
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from surebound.errors import MissingFileError, UsageError
 from surebound.train.chain import Chain
 from surebound.train.checkpoint import (
     Checkpoint,
+    _checksum,
     load,
     load_weights,
     restore_optimiser,
@@ -162,14 +165,21 @@ def test_damage_is_one_sentence(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_other_files_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _of_format(path: Path, name: str) -> None:
+    """Make a checkpoint one of another format, and whole."""
+    with safe_open(path, "pt") as file:
+        record = json.loads(json.loads(file.metadata()["surebound"])["record"])
+    text, tensors = json.dumps({**record, "format": name}), load_file(path)
+    save_file(tensors, path, {"surebound": json.dumps({"checksum": _checksum(text, tensors), "record": text})})
+
+
+def test_other_files_and_formats(tmp_path: Path) -> None:
     chain, optimiser = _fresh(OPTIMISERS["adam"])
     save_weights(tmp_path / "w", chain.module)
     with pytest.raises(UsageError, match=r"/w' is not a checkpoint of surebound"):
         load(tmp_path / "w")
-    monkeypatch.setattr("surebound.train.checkpoint.FORMAT", "surebound checkpoint 9")
     save(tmp_path / "c", _checkpoint(chain, optimiser))
-    monkeypatch.undo()
+    _of_format(tmp_path / "c", "surebound checkpoint 9")
     with pytest.raises(UsageError, match="has the format 'surebound checkpoint 9'; expected 'surebound checkpoint 1'"):
         load(tmp_path / "c")
 

@@ -53,6 +53,7 @@ def test_the_numbers_of_every_panel() -> None:
     assert [np.asarray(line.get_xdata()).tolist() for line in dotted] == [[2.5, 2.5]]  # where the stage changes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [0, 1, 3, 300])
 def test_a_picture_for_every_length(epochs: int, tmp_path: Path) -> None:
     path = tmp_path / "curves.png"

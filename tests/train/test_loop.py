@@ -24,6 +24,8 @@ from surebound.train.config import TrainConfig, read_config, train_config
 from surebound.train.folder import Folder
 from surebound.train.run import TrainResult, run
 
+pytestmark = pytest.mark.slow
+
 TABLE = {
     "method": "ibp-r",
     "eps": 0.05,

@@ -193,6 +193,7 @@ def test_stages_of_colt_fit_the_network(name: str) -> None:
     assert len(rho) == stages and rho[-1] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in presets() if "taps" in name])
 def test_taps_leaves_a_layer_to_intervals(name: str) -> None:
     found = flat(read_config(name))
@@ -244,6 +245,7 @@ SHORT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains(tmp_path: Path, method: str) -> None:
     config = read_config(f"digits-{method}-cpu", SHORT)

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from chains import tiny_batch, tiny_chain
 from numpy.typing import NDArray
 
-from surebound.bounds.zonotope import cauchy_median
-from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch
+from surebound.train.cauchy import Projections
 from surebound.train.chain import Chain
-from surebound.train.zonotope import Projections, Zonotope, enclose, relax
-from tests.chains import tiny_batch, tiny_chain
+from surebound.train.zonotope import Zonotope, enclose, relax
 
 Array = NDArray[np.float64]
 MANY = 4_000
@@ -80,12 +79,19 @@ def planar(e: torch.Tensor, zonotope: Zonotope, depth: int) -> list[Array]:
     return out
 
 
-def enclosed(depth: int, *, regularise: bool = False, stage_eps: float = 0.05, **options):
+def enclosed(depth: int, *, regularise: bool = False, stage_eps: float = 0.05, chunk: int | None = None, **options):
     chain, batch = tiny_chain(), tiny_batch(eps=stage_eps)
     return (
         chain,
         batch,
-        enclose(chain.layers(), batch, depth=depth, projections=Projections(**options), regularise=regularise),
+        enclose(
+            chain.layers(),
+            batch,
+            depth=depth,
+            projections=Projections(**options),
+            regularise=regularise,
+            chunk=chunk,
+        ),
     )
 
 
@@ -123,6 +129,7 @@ def areas(bounds: list[list[tuple[Array, Array]]]) -> float:
     return float(np.mean([(np.maximum(-b[-1][0], 0) * np.maximum(b[-1][1], 0)).sum() for b in bounds]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["merged", "separate"])
 @pytest.mark.parametrize("estimator", ["median", "geometric-mean"])
 def test_estimates_converge_to_exact_norms(estimator, groups) -> None:
@@ -215,27 +222,8 @@ def test_area_has_gradients_to_its_layer_alone() -> None:
                 assert (p.grad is not None and p.grad.abs().max() > 0) == (k == depth)
 
 
-def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_the_result() -> None:
     _, _, whole = enclosed(2, regularise=True)
-    monkeypatch.setattr("surebound.train.zonotope._CHUNK", {"cpu": 1})
-    _, _, single = enclosed(2, regularise=True)
+    _, _, single = enclosed(2, regularise=True, chunk=1)
     torch.testing.assert_close(whole.area, single.area)
     torch.testing.assert_close(whole.zonotope.relus[1].lam, single.zonotope.relus[1].lam)
-
-
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least 2 for the geometric-mean, got 1"):
-        Projections(count=1, estimator="geometric-mean")
-    with pytest.raises(UsageError, match="clip of projections must be positive, got 0"):
-        Projections(clip=0.0)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 49, 50, 100])
-def test_median_by_comparisons(count: int) -> None:
-    """Values and gradients of NumPy's median and of the sort behind `cauchy_median`."""
-    projected = torch.randn(count, 2, 5, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(2, 5, dtype=torch.float64)
-    found = Projections().estimate(projected)
-    np.testing.assert_array_equal(found.detach(), np.median(np.abs(projected.detach().numpy()), axis=0))
-    gradients = [torch.autograd.grad((m * weights).sum(), projected)[0] for m in (found, cauchy_median(projected))]
-    torch.testing.assert_close(*gradients)

@@ -23,6 +23,7 @@ from surebound.verify.strategy import Strategy
 RIVALS = 9  # of a digit
 
 
+@pytest.mark.slow
 def test_every_image_counts_its_rivals_once_and_two_for_each_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,28 +2,32 @@
 
 from dataclasses import replace
 from itertools import permutations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from networks import Builder, random_box, random_fc
 from numpy.typing import NDArray
+from torch import Tensor
 from verifications import WEAK, model
 
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.margins import interval_rows
 from surebound.bounds.planet_lp import milp_minimum
 from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
+from surebound.verify import rows as rows_stage
 from surebound.verify import stages
 from surebound.verify.cascade import Question, Settled
 from surebound.verify.confirm import Confirm
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
+from surebound.verify.rows import Rows
 from surebound.verify.search import Programs
 from surebound.verify.spaces.programs import Standstill
-from surebound.verify.stages import Rows
 from surebound.verify.strategy import Strategy
 
 
@@ -98,6 +102,7 @@ def region(box: Box, row: NDArray[np.float64], constant: float) -> Region:
     return Region(box=box, on_output=row[None], constant=np.array([constant]), strict=np.zeros(1, dtype=bool))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branching", ["auto", "upb", "input"])
 def test_every_region_is_searched_with_its_own_rows(branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two regions over one box, one of which has a counterexample that is never replayed: no search may prove it."""
@@ -191,6 +196,30 @@ def test_every_box_has_its_own_bounds(stage: Literal["ibp", "crown"], rng: np.ra
     for bounds in found:
         assert torch.allclose(bounds, each, rtol=1e-9, atol=1e-9)
     assert len(set(each.tolist())) == 9
+
+
+@pytest.mark.parametrize("most", [60, 2**20])
+def test_few_rows_are_bounded_twice(most: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty boxes with one row each, and one box with forty regions, of which one has fifty rows."""
+    network = random_fc(rng, (3, 4, 2))
+    asked = []
+    for rows in (*([1],) * 30, [50, *[1] * 39]):
+        lower, upper = random_box(rng, network)
+        box = Box(lower.flatten().numpy(), upper.flatten().numpy())
+        parts = [(rng.normal(size=(n, 2)), rng.normal(size=n) - 100.0, np.zeros(n, dtype=bool)) for n in rows]
+        regions = [Region(box=box, on_output=a, constant=b, strict=c) for a, b, c in parts]
+        asked.append(Question(lambda regions=regions: regions))  # type: ignore[misc]
+    bounded: list[tuple[int, ...]] = []
+
+    def counting(enclosure: Enclosure, on_output: Tensor, *args: Any, **options: Any) -> Tensor:
+        bounded.append(tuple(on_output.shape[:2]))
+        return interval_rows(enclosure, on_output, *args, **options)
+
+    monkeypatch.setattr(rows_stage, "interval_rows", counting)
+    Rows("ibp", network, elements=4 * most).run(asked)
+    assert all(boxes * rows <= most for boxes, rows in bounded)
+    assert 119 <= sum(boxes * rows for boxes, rows in bounded) <= 2 * 119
+    assert all(bool((question.bounds > -torch.inf).all()) for question in asked)
 
 
 def test_bounds_go_to_the_regions_that_are_open() -> None:

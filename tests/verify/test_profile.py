@@ -82,6 +82,7 @@ def decide(options: Options, **eager: Any) -> Verdict:
     return verify(model, problem, chosen)
 
 
+@pytest.mark.slow
 def test_the_default_enters_what_the_paper_did_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = watched(monkeypatch)
     for change in ({"programs": False}, {"refinements": ()}):  # of which either may end before the other begins
@@ -90,6 +91,7 @@ def test_the_default_enters_what_the_paper_did_not_have(monkeypatch: pytest.Monk
     assert set(entered) == {"refinement", "bisection", "polishing", "mixture", "programs", "descents"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["auto", "upb", "fsb", "sr"])
 def test_the_papers_search_never_does(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entered = watched(monkeypatch)

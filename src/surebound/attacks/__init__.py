@@ -6,7 +6,7 @@ An attack minimises an `Objective` (`surebound.attacks.objective`) over the boxe
     attack = ATTACKS["pgd"](restarts=10)
     result = attack.run(Objective(network, property.regions), generator=torch.Generator().manual_seed(0))
 
-Adding one is a new file with a frozen dataclass that has `run` (see `surebound.attacks.result.Attack`), and one line
+Adding one is a new file with a frozen dataclass that has `run` (see `surebound.attacks.descent.Attack`), and one line
 here.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from surebound.registry import Registry
 
 if TYPE_CHECKING:
-    from surebound.attacks.result import Attack
+    from surebound.attacks.descent import Attack
 
 ATTACKS: "Registry[Callable[..., Attack]]" = Registry(
     "attack",

@@ -25,7 +25,7 @@ Rows = NDArray[np.float32]  # (n, inputs)
 Mask = NDArray[np.bool_]  # (n,)
 Indices = NDArray[np.intp]
 
-_BATCH = 50  # images at a time: enough to fill a pass with their restarts, and few enough to show progress
+BATCH = 50  # images at a time: enough to fill a pass with their restarts, and few enough to show progress
 _ATTEMPTS = 2  # of an attack whose point does not stand when replayed
 
 
@@ -59,6 +59,7 @@ def attack_images(
     targets: int = 2,
     seed: int = 0,
     more: Mapping[str, Any] | None = None,
+    batch: int = BATCH,
     on_progress: Callable[[ImageAttack], None] | None = None,
 ) -> ImageAttack:
     """Attack every image that the network gets right, towards the classes that seem nearest, one after the other.
@@ -77,6 +78,7 @@ def attack_images(
         targets: how many classes to try.
         seed: where all randomness comes from.
         more: further settings of the method, such as `surebound.attacks.mi_fgsm.PUBLISHED`.
+        batch: how many images to attack at a time.
         on_progress: called now and then with the images done so far.
     """
     rows, labels = _arrays(model, x, y)
@@ -87,14 +89,14 @@ def attack_images(
     ATTACKS[method](**settings)  # complains before any work is done
     correct, found = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     points = np.full_like(rows, np.nan)
-    for start in range(0, len(rows), _BATCH):
-        part = slice(start, start + _BATCH)
-        batch = _Batch(model, rows[part], labels[part], radius)
-        correct[part] = batch.correct
-        ranked = batch.ranked()[:, :targets]
+    for start in range(0, len(rows), batch):
+        part = slice(start, start + batch)
+        some = _Batch(model, rows[part], labels[part], radius)
+        correct[part] = some.correct
+        ranked = some.ranked()[:, :targets]
         for place in range(ranked.shape[1]):
-            batch.attack(ranked[:, place], method, settings, (seed, place))
-        found[part], points[part] = batch.found, batch.points
+            some.attack(ranked[:, place], method, settings, (seed, place))
+        found[part], points[part] = some.found, some.points
         if on_progress is not None:
             end = min(part.stop, len(rows))
             on_progress(ImageAttack(correct=correct[:end], found=found[:end], points=points[:end]))

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from surebound.attacks.descent import AttackResult, StopAt, check_counts, descend, starts
 from surebound.attacks.objective import Objective
-from surebound.attacks.result import AttackResult, StopAt, check_counts, descend, starts
 from surebound.errors import UsageError
 
 Range = tuple[float, float]
@@ -71,7 +71,7 @@ class MIFGSM:
         start: Tensor | None = None,
         deadline: float | None = None,
     ) -> AttackResult:
-        """See `surebound.attacks.result.Attack`."""
+        """See `surebound.attacks.descent.Attack`."""
         count = starts(objective, start, self.restarts)
         lr = _draw((log(self.lr[0]), log(self.lr[1])), count, generator).exp()
         mu = _draw(self.mu, count, generator)

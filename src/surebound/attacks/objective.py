@@ -45,7 +45,12 @@ class Objective:
     attackable: Tensor  # (regions,) bool
 
     def __init__(
-        self, network: Network, regions: Sequence[Region], *, thin: Literal["skip", "nearest"] = "skip"
+        self,
+        network: Network,
+        regions: Sequence[Region],
+        *,
+        thin: Literal["skip", "nearest"] = "skip",
+        wave_bytes: int = WAVE_BYTES,
     ) -> None:
         for region in regions:
             inputs, outputs = region.box.lower.size, region.on_output.shape[1]
@@ -55,6 +60,7 @@ class Objective:
                     f" got {network.inputs} inputs and {network.outputs} outputs"
                 )
         self._network = network.to(torch.float32)
+        self._wave_bytes = wave_bytes
         boxes: dict[Box, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
         for region in regions:
             if region.box not in boxes:
@@ -97,8 +103,8 @@ class Objective:
 
     @property
     def capacity(self) -> int:
-        """How many points to evaluate at once, so that no tensor exceeds WAVE_BYTES."""
-        return max(1, WAVE_BYTES // (4 * max(size(node.shape) for node in self._network.nodes)))
+        """How many points to evaluate at once, so that no tensor exceeds `wave_bytes`."""
+        return max(1, self._wave_bytes // (4 * max(size(node.shape) for node in self._network.nodes)))
 
     @property
     def half_width(self) -> Tensor:

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from surebound.attacks.descent import AttackResult, StopAt, check_counts, descend, starts
 from surebound.attacks.objective import Objective
-from surebound.attacks.result import AttackResult, StopAt, check_counts, descend, starts
 from surebound.errors import UsageError
 
 StepUnit = Literal["eps", "pixel"]
@@ -51,7 +51,7 @@ class PGD:
         start: Tensor | None = None,
         deadline: float | None = None,
     ) -> AttackResult:
-        """See `surebound.attacks.result.Attack`."""
+        """See `surebound.attacks.descent.Attack`."""
 
         def rule(
             iteration: int, gradient: Tensor, momentum: Tensor, half_width: Tensor, restarts: Tensor

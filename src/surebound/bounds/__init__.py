@@ -1,4 +1,4 @@
-"""Bounds on every layer of a network over boxes: each method is one function in one file, listed here by name.
+"""Bounds on every layer of a network over boxes: each method is a function, listed here by name.
 
 A method takes a float64 network and boxes lower, upper (boxes, *input_shape) and returns `LayerBounds`. All are sound
 with rounding accounted for, except `milp`, which is exact up to its solver's tolerance.
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 BOUNDS: "Registry[Method]" = Registry(
     "bound",
     {
-        "interval": "surebound.bounds.interval:interval",
-        "fastlin": "surebound.bounds.crown:fastlin",
-        "crown": "surebound.bounds.crown:crown",
-        "alpha-crown": "surebound.bounds.alpha_crown:alpha_crown",
+        "interval": "surebound.bounds.layerwise:interval",
+        "fastlin": "surebound.bounds.layerwise:fastlin",
+        "crown": "surebound.bounds.layerwise:crown",
+        "alpha-crown": "surebound.bounds.layerwise:alpha_crown",
         "deepz": "surebound.bounds.zonotope:deepz",
         "planet-lp": "surebound.bounds.planet_lp:planet_lp",
         "milp": "surebound.bounds.planet_lp:milp",

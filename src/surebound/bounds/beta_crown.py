@@ -14,7 +14,7 @@ Deviations: rows of one region are mixed by π on the simplex (the paper has a s
 is kept, since the ascent is not monotone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -123,9 +123,8 @@ class Specification:
         n = len(region)
         out = self.rows.coefficients.new_empty(n, self.rows.coefficients.shape[1])
         constant, error = out.new_empty(n), out.new_empty(n)
-        for g in region.unique().tolist():
+        for g, at in _groups(region):
             a, b = self.starts[g], self.starts[g + 1]
-            at = region == g
             weights = mix[at][:, : b - a]
             out[at] = weights @ self.rows.coefficients[a:b]
             constant[at] = weights @ self.rows.constant[a:b]
@@ -140,15 +139,21 @@ class Specification:
     def values(self, region: Tensor, columns: Tensor) -> Tensor:
         """Each row of each node's region at given columns; −inf where there is none. # (nodes, most_rows)"""
         out = columns.new_full((len(region), self.most_rows), -torch.inf)
-        for g in region.unique().tolist():
+        for g, at in _groups(region):
             a, b = self.starts[g], self.starts[g + 1]
-            at = region == g
             value = columns[at] @ self.rows.coefficients[a:b].T + self.rows.constant[a:b]
-            out[at, : b - a] = value
+            out[at[:, None], torch.arange(b - a)] = value
         return out
 
     def to(self, dtype: torch.dtype) -> "Specification":
         return replace(self, rows=self.rows.to(dtype), row_error=self.row_error.to(dtype))
+
+
+def _groups(region: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The regions that occur, and where each does."""
+    order = region.argsort(stable=True)
+    which, counts = region[order].unique_consecutive(return_counts=True)
+    yield from zip(which.tolist(), order.split(counts.tolist()), strict=True)
 
 
 @dataclass(frozen=True, eq=False)

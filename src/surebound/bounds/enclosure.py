@@ -8,7 +8,8 @@ Two uses:
 - `Enclosure.lower/upper`: interval propagation widened by that error (sound IBP).
 - `Enclosure.errors`: for a coefficient vector c on node v = A p + b, the pulled-back ĉ = fl(Aᵀ c) satisfies |ĉ − Aᵀ
   c|·|p| ≤ |c|·γ_n |A| X_p with X_p ≥ |p| over the box. So E_v = γ_n |A| X_p + γ_m |b| is computed once per box, and Σ_v
-  |c_v|·E_v bounds the error of a whole backward pass: rigour at the price of one dot product per op.
+  |c_v|·E_v bounds the error of a whole backward pass: rigour at the price of one dot product per op. A tiny number is
+  added to each E_v, which may underflow and c_v be large.
 """
 
 from collections.abc import Iterable
@@ -61,14 +62,14 @@ class Enclosure:
 
     def relu_error(self, k: int) -> Tensor:
         """Per unit of μ̄_k: the roundings of μ̄ = slope · λ̄ + s β and of adding it up at x̂_k. # (boxes, neurons)"""
-        return gamma(self.counts.relu(k)) * self.magnitude(self.network.before(k)).flatten(1)
+        return gamma(self.counts.relu(k)) * self.magnitude(self.network.before(k)).flatten(1) + TINY
 
     def own_error(self, node: int) -> Tensor:
         """Per unit of a row's own coefficient on a node: of adding to it what the node's readers contribute.
 
         # (boxes, *shape)
         """
-        return gamma(self.counts.sums(node)) * self.magnitude(node)
+        return gamma(self.counts.sums(node)) * self.magnitude(node) + TINY
 
     def constant_error(self, terms: int) -> float:
         """The relative error of a constant: a sum of `terms` products, added to all other constants of a pass."""
@@ -98,7 +99,7 @@ class Enclosure:
         if op.roundings or op.bias is not None:
             underflow = TINY if any(_underflows(m) for m in (*magnitudes, *_weights(op))) else 0.0
             radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * centre.abs() + underflow
-            self.errors[i] = self.errors[i] * SLACK
+        self.errors[i] = self.errors[i] * SLACK + TINY
         wide = ~(radius <= 0)
         # Where numbers grow out of hand nothing is known: infinite bounds make every dual bound that needs them −∞.
         lower, upper = (

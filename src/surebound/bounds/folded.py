@@ -10,6 +10,7 @@ is then one matrix product per layer. E_k bounds, per neuron and over the whole 
 folding.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,7 @@ from surebound.bounds.kernel import Kernel
 from surebound.bounds.rounding import DECIMAL, SLACK, SLOPE, TINY, UNDERFLOW, gamma
 from surebound.bounds.sparse import compressed, is_sparse
 from surebound.network.op import Affine
-from surebound.network.patch import Patch, pull_patches
+from surebound.network.patch import SMALL, Patch, pull_patches
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
 
@@ -74,12 +75,12 @@ class FoldedForm:
         """Linear functions of nodes (float64 coefficients) as rows over this form's columns."""
         return self._fold({node: Patch.whole(c) for node, c in start.items()})
 
-    def fold_neurons(self, node: int, index: Tensor) -> Rows:
-        """Elements of a node as rows over this form's columns."""
+    def fold_neurons(self, node: int, index: Tensor, *, small: float = SMALL) -> Rows:
+        """Elements of a node as rows over this form's columns. `small` as in `pull_patches`."""
         one = torch.ones((), dtype=torch.float64)
-        return self._fold({node: Patch.units(index, self.enclosure.network.nodes[node].shape, one)})
+        return self._fold({node: Patch.units(index, self.enclosure.network.nodes[node].shape, one)}, small)
 
-    def _fold(self, start: dict[int, Patch]) -> Rows:
+    def _fold(self, start: dict[int, Patch], small: float = SMALL) -> Rows:
         network, enclosure = self.enclosure.network, self.enclosure
         some = next(iter(start.values())).values
         out = some.new_zeros(len(some), self.columns)
@@ -101,13 +102,13 @@ class FoldedForm:
                 constant.add_(c.dot(op.bias.expand(c.shape)))
             error.add_(c.abs().dot(enclosure.errors[i]))
 
-        flat = pull_patches(network, start, pass_stable, pull).full().flatten(1)
+        flat = pull_patches(network, start, pass_stable, pull, small=small).full().flatten(1)
         out[:, : self.inputs] = flat[:, self.free]
         fixed = torch.ones(flat.shape[1], dtype=torch.bool)
         fixed[self.free] = False
         if bool(fixed.any()):
             point = enclosure.lower[0].flatten()[fixed]
-            slack = enclosure.upper[0].flatten()[fixed] - point
+            slack = enclosure.upper[0].flatten()[fixed] - point + TINY
             constant += flat[:, fixed] @ point
             error += flat[:, fixed].abs() @ (enclosure.constant_error(len(point)) * point.abs() + slack)
         audit = auditor()
@@ -188,10 +189,10 @@ class FoldedForm:
                 error += mu.abs() @ block.error
         return Pulled(lam[:, : self.inputs], lam[:, self.inputs :], constant, error)
 
-    def compressed(self) -> "FoldedForm":
+    def compressed(self, sparse: Callable[[Tensor], bool] = is_sparse) -> "FoldedForm":
         """The same, for many backward passes: blocks that are mostly zeros are kept as sparse matrices, too."""
         weights = [block.weight for block in self.blocks]
-        return replace(self, transposed=tuple(compressed(w.T) if is_sparse(w) else None for w in weights))
+        return replace(self, transposed=tuple(compressed(w.T) if sparse(w) else None for w in weights))
 
     def kernel(self) -> Kernel:
         return Kernel.of(self)

@@ -12,6 +12,7 @@ differs is where the numbers lie:
 Everything here is float32 and decides nothing: what it finds are duals, for `Subject.sound_bounds` to judge.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -50,7 +51,7 @@ class Kernel:
     radius: Tensor  # (inputs,)
 
     @staticmethod
-    def of(form: "FoldedForm") -> "Kernel":
+    def of(form: "FoldedForm", sparse: Callable[[Tensor], bool] = is_sparse) -> "Kernel":
         """`form` in float32 or float64."""
         centre, radius = (form.box_lower + form.box_upper) / 2, (form.box_upper - form.box_lower) / 2
         blocks = []
@@ -61,7 +62,7 @@ class Kernel:
             weight = _scaled(block.weight, radius)
             transposed = weight.T.contiguous()
             before = weight.shape[1]
-            if is_sparse(weight):
+            if sparse(weight):
                 weight, transposed = compressed(weight), compressed(transposed)
             blocks.append(Block(where, before, weight, transposed, bias))
         bias = torch.cat([torch.zeros(0, 1), *(block.bias for block in blocks)]).T.contiguous()

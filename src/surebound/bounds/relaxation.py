@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from surebound.bounds.rounding import TINY
+
 _GUARD = 1.0 + 2.0**-48  # keeps the rounded upper line above the ReLU at both ends of the interval
 
 
@@ -29,7 +31,7 @@ class Relaxation:
 
 def upper_intercept(slope: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """b̄ such that slope · x̂ + b̄ is above the ReLU on [l̂, û] with l̂ < 0 < û, for any slope in [0, 1]; in float64."""
-    return torch.maximum(-slope * lower, (1.0 - slope) * upper) * _GUARD
+    return torch.maximum(-slope * lower, (1.0 - slope) * upper) * _GUARD + TINY
 
 
 def relax(lower: Tensor, upper: Tensor, slopes: str = "crown") -> Relaxation:

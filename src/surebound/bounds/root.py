@@ -134,14 +134,14 @@ def _per_row(relaxation: Relaxation, rows: int) -> Relaxation:
     return Relaxation(*(t.repeat_interleave(rows // len(t), 0) for t in spread))
 
 
-def _chunks(index: Tensor, width: int, products: int, check: Check) -> Iterator[Tensor]:
+def _chunks(index: Tensor, width: int, products: int, check: Check, most: int) -> Iterator[Tensor]:
     """Parts of an index for one float64 pass each, given the numbers and the multiply-adds that an entry takes.
 
     The time is checked before each of them, so that wide networks have few rows in one: few enough not to run on long
     after the time is up.
     """
     if len(index):
-        in_memory, in_time = CHUNK_ELEMENTS // max(width, 1) // 2, PASS_PRODUCTS // 4 // max(products, 1)
+        in_memory, in_time = CHUNK_ELEMENTS // max(width, 1) // 2, most // 4 // max(products, 1)
         for part in index.split(max(1, min(max(16, in_memory), in_time))):
             check()
             yield part
@@ -180,12 +180,15 @@ def interval_is_exact(network: Network, node: int) -> bool:
     return True
 
 
-def settle_layers(enclosure: Enclosure, check: Check, witness: Witness = NOBODY) -> None:
+def settle_layers(enclosure: Enclosure, check: Check, witness: Witness = NOBODY, *, most: int = PASS_PRODUCTS) -> None:
     """Bound every layer over one box, tightening the enclosure in place: FastLin for neurons whose sign intervals leave
-    open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`)."""
+    open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`).
+
+    `most` is how many multiply-adds a pass may have, here and below.
+    """
     if not float32_is_kept():
         if witness is NOBODY:
-            tighten_layers(enclosure, LayerBounding(ascent=None), check)
+            tighten_layers(enclosure, LayerBounding(ascent=None), check, most=most)
         enclosure.extend(len(enclosure.network.nodes) - 1)
         return
     network = enclosure.network
@@ -195,7 +198,7 @@ def settle_layers(enclosure: Enclosure, check: Check, witness: Witness = NOBODY)
     for k in range(len(network.layers)):
         check()
         node, shape = network.before(k), network.nodes[network.before(k)].shape
-        together = max(1, min(in_memory, PASS_PRODUCTS // max(products(network, node), 1)))
+        together = max(1, min(in_memory, most // max(products(network, node), 1)))
         enclosure.extend(node)
         centred.extend(node)
         if interval_is_exact(network, node):
@@ -221,6 +224,7 @@ def fold_network(
     limit: float = torch.inf,
     bound: RowBounds | None = None,
     witness: Witness = NOBODY,
+    most: int = PASS_PRODUCTS,
 ) -> FoldedForm | None:
     """The folded form of a network over one box, its layers bounded on the way (and the enclosure tightened).
 
@@ -242,7 +246,7 @@ def fold_network(
         exact = interval_is_exact(network, node)
         kept: list[Rows] = []
         work = products(network, node) // 2  # at most about that: single neurons go back in the windows they read
-        for index in _chunks(candidates, _widest(form, enclosure), work, check):
+        for index in _chunks(candidates, _widest(form, enclosure), work, check, most):
             rows = form.fold_neurons(node, index)
             for part, near, own in () if exact else groups(form, rows, local_order(index, shape)):
                 which = index[part]
@@ -262,7 +266,12 @@ def fold_network(
 
 
 def tighten_layers(
-    enclosure: Enclosure, bounding: LayerBounding, check: Check, known: tuple[Tensor, Tensor] | None = None
+    enclosure: Enclosure,
+    bounding: LayerBounding,
+    check: Check,
+    known: tuple[Tensor, Tensor] | None = None,
+    *,
+    most: int = PASS_PRODUCTS,
 ) -> None:
     """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place.
 
@@ -279,7 +288,7 @@ def tighten_layers(
         # the ambiguous neurons of each box, and others where it has fewer than the box that has most
         index = ambiguous.byte().argsort(dim=1, descending=True, stable=True)[:, : int(ambiguous.sum(1).max())]
         open_ = ambiguous.gather(1, index)  # in this box: the result must not depend on the other boxes
-        tightened = bound_neurons(enclosure, node, index, bounding, check)
+        tightened = bound_neurons(enclosure, node, index, bounding, check, most=most)
         low, high = (
             end.scatter(1, index, torch.where(open_, tight, end.gather(1, index)))
             for end, tight in zip((low, high), tightened, strict=True)
@@ -291,7 +300,13 @@ def tighten_layers(
 
 
 def bound_neurons(
-    enclosure: Enclosure, node: int, index: Tensor, bounding: LayerBounding, check: Check
+    enclosure: Enclosure,
+    node: int,
+    index: Tensor,
+    bounding: LayerBounding,
+    check: Check,
+    *,
+    most: int = PASS_PRODUCTS,
 ) -> tuple[Tensor, Tensor]:
     """Sound bounds on some elements of a node, the same in every box or each box's own.
 
@@ -301,7 +316,7 @@ def bound_neurons(
     form = GraphForm.at(enclosure, node)
     lows, highs = [], []
     work = 2 * boxes * products(enclosure.network, node)
-    for part in _chunks(index.expand(boxes, -1).T, boxes * _widest(form, enclosure), work, check):
+    for part in _chunks(index.expand(boxes, -1).T, boxes * _widest(form, enclosure), work, check, most):
         count = len(part)
         identity = one_hot(part.T, size(enclosure.network.nodes[node].shape))
         rows = form.rows(torch.cat([identity, -identity], dim=1).flatten(0, 1))

@@ -18,14 +18,16 @@ GROUP = 32  # rows bounded together
 WORTH = 0.5  # groups must take less than this share of the work on the whole form
 
 
-def groups(form: FoldedForm, rows: Rows, order: Tensor) -> Iterator[tuple[Tensor, FoldedForm, Rows]]:
+def groups(
+    form: FoldedForm, rows: Rows, order: Tensor, *, group: int = GROUP, worth: float = WORTH
+) -> Iterator[tuple[Tensor, FoldedForm, Rows]]:
     """The rows, a group of neighbours at a time: (which rows, the form they need, they themselves over its columns).
 
     All rows at once where that is no more work.
     """
     masks = [block.weight != 0 for block in form.blocks]
-    parts = [(part, _support(form, masks, rows.coefficients[part] != 0)) for part in order.split(GROUP)]
-    if sum(len(part) * _work(form, support) for part, support in parts) > WORTH * len(rows) * form.numbers:
+    parts = [(part, _support(form, masks, rows.coefficients[part] != 0)) for part in order.split(group)]
+    if sum(len(part) * _work(form, support) for part, support in parts) > worth * len(rows) * form.numbers:
         yield torch.arange(len(rows)), form, rows
         return
     for part, support in parts:

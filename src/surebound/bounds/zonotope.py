@@ -1,4 +1,4 @@
-"""DeepZ: bounds from zonotopes pushed forward through the network, and estimators of their widths for training.
+"""DeepZ: bounds from zonotopes pushed forward through the network.
 
 A zonotope describes a node as v = c + Σ_i g_i ε_i with shared ε ∈ [−1, 1]^G. Affine ops map centre and generators
 exactly; a ReLU on [l̂, û] with l̂ < 0 < û becomes (Singh 2018)
@@ -14,7 +14,6 @@ Deviations: l̂, û are intersected with the intervals of `Enclosure`, which cos
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import cos, log, pi
 
 import torch
 from torch import Tensor
@@ -133,33 +132,3 @@ def deepz(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
         tuple(enclosure.lower[node].flatten(1) for node in targets),
         tuple(enclosure.upper[node].flatten(1) for node in targets),
     )
-
-
-def cauchy_median(projections: Tensor) -> Tensor:
-    """Estimate ‖g‖₁ from p_j = Σ_i g_i R_ij, R standard Cauchy: the median of |p_j| (Indyk 2006; Li 2007).
-
-    Each p_j is Cauchy with scale ‖g‖₁, and the median of its absolute value is that scale. An estimate, never a bound.
-    # (projections, *shape) -> (*shape)
-
-    >>> cauchy_median(torch.tensor([-3.0, 1.0, 2.0, -8.0]))
-    tensor(2.5000)
-    """
-    k = len(projections)
-    ordered = projections.abs().sort(dim=0).values
-    return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
-
-
-def cauchy_geometric_mean(projections: Tensor) -> Tensor:
-    """Estimate ‖g‖₁ from the same projections without bias: cos^k(π / 2k) Π_j |p_j|^{1/k}, k > 1 (Li 2007).
-
-    An estimate, never a bound. Zero projections count as the smallest positive number, for the logarithm's gradient.
-    # (projections, *shape) -> (*shape)
-
-    >>> round(cauchy_geometric_mean(torch.tensor([2.0, -8.0])).item(), 4)
-    2.0
-    """
-    k = len(projections)
-    if k < 2:
-        raise ValueError(f"the geometric-mean estimator needs at least 2 projections, got {k}")
-    smallest = torch.finfo(projections.dtype).tiny
-    return (projections.abs().clamp_min(smallest).log().mean(0) + k * log(cos(pi / (2 * k)))).exp()

@@ -86,8 +86,8 @@ class Arithmetic:
         """A number not above value − error for each; −∞ where overflow left none."""
         if self.exact:
             return value - error
-        lower = np.nextafter(value - self.loss(error), -np.inf)
-        return np.where(np.isfinite(lower), lower, -np.inf)
+        lower = value - self.loss(error)
+        return np.where(np.isfinite(lower), np.nextafter(lower, -np.inf), -np.inf)
 
     def intercept(self, slope: Array, low: Array, high: Array) -> Array:
         """A t with max(x, 0) ≤ s x + t on [low, high], for the slope s in [0, 1] and all that one rounding makes of it.

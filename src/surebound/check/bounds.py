@@ -17,7 +17,7 @@ from surebound.check.ops import Relu
 
 
 class Lines(NamedTuple):
-    """α x̂ ≤ max(x̂, 0) ≤ s x̂ + t, for the neurons of a layer. # (1 or rows, neurons) each"""
+    """α x̂ ≤ max(x̂, 0) ≤ s x̂ + t, for the neurons of a layer. # (1, boxes or rows, neurons)"""
 
     lower: Array
     slope: Array
@@ -34,7 +34,7 @@ class Splits(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How a pass takes a layer's ReLUs, and over which of the boxes each of its rows is bounded (None: the only one)."""
+    """How a pass takes the ReLUs of layers, and over which box each of its rows is bounded (None: the only one)."""
 
     lines: Callable[[int], Lines]
     splits: dict[int, Splits]
@@ -43,10 +43,10 @@ class Way(NamedTuple):
 
 def relax(arithmetic: Arithmetic, low: Array, high: Array, kind: str) -> Lines:
     """The lines of a kind for neurons within [low, high]; those of "stored" have the lower slope 0."""
-    free, active = (low < 0) & (high > 0), (low >= 0).astype(np.int64)
+    free, active = (low < 0) & (high > 0), (low >= 0).astype(low.dtype)
     low, high = np.where(free, low, -1), np.where(free, high, 1)
     slope = arithmetic.zeros(low.shape) if kind == "flat" else arithmetic.divide(high, high - low)
-    lower = {"crown": (high > -low).astype(np.int64), "fastlin": slope}.get(kind, 0)
+    lower = {"crown": (high > -low).astype(low.dtype), "fastlin": slope}.get(kind, 0)
     intercept = arithmetic.intercept(slope, low, high)
     return Lines(np.where(free, lower, active), np.where(free, slope, active), np.where(free, intercept, 0))
 
@@ -133,7 +133,7 @@ class Enclosure:
         return self.backward({node: start}, zero, zero, way)
 
     def backward(self, held: dict[int, Array], constant: Array, error: Array, way: Way) -> Array:
-        """A lower bound of Σ held[v]·v + constant − error for each row. # held[v] (rows, elements); the others (rows,)"""
+        """Lower bounds of Σ held[v]·v + constant − error. # held[v] (rows, elements); constant, error (rows,)"""
         net, ar, gamma = self.network, self.arithmetic, self.arithmetic.gamma(self.longest)
         error = error + gamma * abs(constant)
 
@@ -146,7 +146,8 @@ class Enclosure:
                 continue
             lam = held.pop(i) if i in held else ar.zeros((len(constant), net.sizes[i]))
             if layer >= 0:
-                mu, paid = _through(lam, way.lines(layer), way.splits.get(layer))
+                lines = way.lines(layer) if way.which is None else Lines(*(a[way.which] for a in way.lines(layer)))
+                mu, paid = _through(lam, lines, way.splits.get(layer))
                 constant, error, pulled = constant - paid, error + gamma * paid, [mu]
             else:
                 constant = constant if op.bias is None else constant + lam @ op.bias

@@ -1,11 +1,11 @@
 """`check`: reads network, property and proof, and goes through the proof's steps."""
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,6 @@ class Result:
     reason: str = ""
     trusted: tuple[str, ...] = ()
     regions: int = 0
-    steps: int = 0
     claims: int = 0
     leaves: int = 0
     slack: float | None = None
@@ -61,29 +60,15 @@ def check(
     net = read_network(texts[0], problem.inputs, arithmetic)
     if net.sizes[net.output] != problem.outputs:
         raise CheckError(f"the network has {net.sizes[net.output]} outputs, the property {problem.outputs}")
-    reason, steps, done, opened = "", [], 0, Proof(proof)
-    state = Steps(net, problem, opened, arithmetic)
-    try:
-        steps = _steps(opened.about, texts, net.widths)
-        with np.errstate(all="ignore"):  # overflow and NaN show nothing, and need no warning
-            for done, step in enumerate(steps):
-                if progress is not None:
-                    state.report = lambda done=done: progress(done, len(steps), state.leaves)  # type: ignore[misc]
-                    state.report()
-                state.check(done, step)
-        missing = [r for r, region in enumerate(problem.regions) if not region.empty and r not in state.proved]
-        if missing:
-            reason = f"nothing is proved of {len(missing)} regions, the first of them region {missing[0]}"
-    except InvalidError as error:
-        reason = f"step {done}: {error}" if steps else str(error)
-    finally:
-        opened.close()
+    hashes = {"network": hashlib.sha256(texts[0]).hexdigest(), "property": hashlib.sha256(texts[1]).hexdigest()}
+    with contextlib.closing(Proof(proof)) as opened:
+        state = Steps(net, problem, opened, arithmetic)
+        reason = judge(state, hashes, progress or (lambda done, steps, leaves: None))
     return Result(
         valid=not reason,
         reason=reason,
         trusted=(*TRUSTED, EXACT if exact else ROUNDED),
         regions=len(problem.regions),
-        steps=len(steps),
         claims=state.claims,
         leaves=state.leaves,
         slack=float(state.slack) if state.tightest >= 0 else None,
@@ -92,16 +77,25 @@ def check(
     )
 
 
-def _steps(about: dict[str, Any], texts: tuple[bytes, bytes], widths: list[int]) -> list[Any]:
-    """The steps of a proof that is about these files."""
+def judge(state: Steps, hashes: dict[str, str], progress: Progress) -> str:
+    """Why a proof that should be about files with these hashes is invalid; nothing if it is valid."""
+    about, done = state.proof.about, -1
     if (about.get("format"), about.get("version")) != ("surebound proof", 1):
         raise CheckError("the proof is not of version 1 of surebound's format")
-    for name, text in zip(("network", "property"), texts, strict=True):
-        if about.get(name) != hashlib.sha256(text).hexdigest():
-            raise InvalidError(f"it is about another {name}: the SHA-256 differs")
-    if about.get("widths") != widths:
-        raise InvalidError(f"it counts other neurons than the network's {sum(widths)}")
+    for name, value in {**hashes, "widths": state.network.widths}.items():
+        if about.get(name) != value:
+            return f"it is about another network or property: its '{name}' differs"
     steps = about.get("steps")
     if not isinstance(steps, list):
-        raise InvalidError("it has no list of steps")
-    return steps
+        return "it has no list of steps"
+    try:
+        with np.errstate(all="ignore"):  # overflow and NaN show nothing, and need no warning
+            for done, step in enumerate(steps):
+                state.report = lambda done=done: progress(done, len(steps), state.leaves)  # type: ignore[misc]
+                state.report()
+                state.check(done, step)
+    except InvalidError as error:
+        return f"step {done}: {error}"
+    regions = enumerate(state.property.regions)
+    missing = [r for r, region in regions if not region.empty and r not in state.proved]
+    return f"nothing is proved of {len(missing)} regions, the first of them region {missing[0]}" if missing else ""

@@ -9,6 +9,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,7 @@ from numpy.lib import format as npy
 
 from surebound.check.arithmetic import Array, CheckError, InvalidError
 
-MEMBER = 2**28
-"""Bytes of one array at most."""
-CONTENT = 2**31
-"""Bytes of a network or a property at most, unpacked."""
+ABOUT, MEMBER, CONTENT = 2**24, 2**27, 2**31  # bytes at most: of `about`, of an array, of a network or property
 INT32, INT8, UINT8 = (np.dtype(name) for name in ("<i4", "|i1", "|u1"))
 FLOATS = [np.dtype("<f4"), np.dtype("<f8")]
 
@@ -46,14 +44,11 @@ class Proof:
         try:
             self._zip = zipfile.ZipFile(path)
             self._members = {info.filename: info for info in self._zip.infolist()}
-            raw = self.array("about", [UINT8], (None,))
-            self.about: dict[str, Any] = json.loads(raw.tobytes().decode("utf-8"))
-        except (InvalidError, OSError, ValueError, RecursionError, zipfile.BadZipFile, NotImplementedError) as error:
-            raise CheckError(f"'{path}' is not a proof of this format ({error})") from error
-        if len(self._members) != len(self._zip.infolist()):
-            raise CheckError(f"'{path}' is not a proof of this format (it has two members of one name)")
-        if not isinstance(self.about, dict):
-            raise CheckError(f"'{path}' is not a proof of this format (it does not say what it is about)")
+            self.about: Any = json.loads(self.array("about", [UINT8], (None,), ABOUT).tobytes().decode("utf-8"))
+            if len(self._members) != len(self._zip.infolist()) or not isinstance(self.about, dict):
+                raise InvalidError("it has two members of one name, or does not say what it is about")
+        except Exception as error:  # zipfile and json fail in many ways on damaged files
+            raise CheckError(f"'{path}' is not a proof of this format ({str(error)[:200]})") from error
 
     def close(self) -> None:
         self._zip.close()
@@ -62,11 +57,11 @@ class Proof:
         """Whether there is an array of this name."""
         return f"{name}.npy" in self._members
 
-    def array(self, name: str, types: Sequence[np.dtype[Any]], shape: Sequence[int | None]) -> Array:
+    def array(self, name: str, types: Any, shape: Sequence[int | None], most: int = MEMBER) -> Array:
         """An array of one of these types and of this shape, in which None stands for any length."""
-        info = self._members.get(f"{name}.npy")
-        if info is None:
+        if not self.has(name):
             raise InvalidError(f"it has no array '{name}'")
+        info = self._members[f"{name}.npy"]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
             raise InvalidError(f"the array '{name}' is packed in a way that is not part of the format")
         try:
@@ -74,19 +69,15 @@ class Proof:
                 read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
                 found, fortran, dtype = read[npy.read_magic(file)](file)
                 wanted = tuple(n if m is None else m for n, m in zip(found, shape, strict=True))
-                if dtype not in types or fortran or found != wanted or min(found, default=0) < 0:
-                    expected = f"{' or '.join(t.name for t in types)} of {list(shape)}"
-                    raise InvalidError(f"the array '{name}' is {dtype} of {list(found)[:4]}; expected {expected}")
-                size = dtype.itemsize
-                for n in found:
-                    size *= n
-                if size > MEMBER:
-                    raise InvalidError(f"the array '{name}' takes {size:,} bytes; expected at most {MEMBER:,}")
+                size = prod(found) * dtype.itemsize
+                if dtype not in types or fortran or found != wanted or min(found) < 0 or size > most:
+                    expected = f"{' or '.join(t.name for t in types)} of {list(shape)}, at most {most:,} bytes"
+                    raise InvalidError(f"the array '{name}' is {dtype} of {list(found)}; expected {expected}")
                 content = file.read(size + 1)
         except InvalidError:
             raise
         except Exception as error:  # zipfile, zlib and NumPy's header reader fail in many ways on damaged files
-            raise InvalidError(f"the array '{name}' is damaged ({type(error).__name__}: {str(error)[:80]})") from error
+            raise InvalidError(f"the array '{name}' is damaged ({type(error).__name__})") from error
         if len(content) != size:
             raise InvalidError(f"the array '{name}' is longer or shorter than it says")
         return np.frombuffer(content, dtype=dtype).reshape(found)

@@ -17,7 +17,7 @@ from surebound.check.network import Network
 from surebound.check.vnnlib import Property, Region
 
 LINES = ("flat", "crown", "fastlin", "stored")
-MEMORY = 2**27  # bytes of a batch's coefficients, about
+CACHE, MEMORY = 2**22, 2**27  # bytes of a batch's coefficients: at best, and at most
 KEPT = 2**31  # bytes of the intervals of all boxes, about
 
 
@@ -36,7 +36,8 @@ class Steps:
 
     def __init__(self, network: Network, problem: Property, proof: Proof, arithmetic: Arithmetic) -> None:
         self.network, self.property, self.proof, self.arithmetic = network, problem, proof, arithmetic
-        self.batch = max(1, MEMORY // (8 * (max(op.room for op in network.ops) + 6 * max(network.sizes))))
+        row = 8 * (max(op.room for op in network.ops) + 6 * max(network.sizes))
+        self.batch = max(1, min(MEMORY // row, max(32, CACHE // row)))
         self.enclosures: dict[int, Enclosure] = {}
         self.proved: set[int] = set()
         self.claims = self.leaves = 0
@@ -148,30 +149,30 @@ class Steps:
         if (low > high).any():
             raise InvalidError("a cut lies outside of the box that it cuts")
         enclosure = Enclosure(net, self.arithmetic, low, high)
+        lines = self.lines(enclosure, "crown")
         for layer in range(len(net.layers)):
             enclosure.extend(layer)
             ends = enclosure.layers[layer][0].copy(), enclosure.layers[layer][1].copy()
             boxes, neurons = np.nonzero((ends[0] < 0) & (ends[1] > 0))
             for first in range(0, len(boxes), self.batch):
                 which, neuron = boxes[first : first + self.batch], neurons[first : first + self.batch]
-                way = Way(self.lines(enclosure, "crown", which), {}, which)
+                way = Way(lines, {}, which)
                 for end, side, better in ((ends[0], 1, np.maximum), (ends[1], -1, np.minimum)):
                     value = side * enclosure.neurons(layer, neuron, side, way)
                     end[which, neuron] = better(end[which, neuron], value)
             enclosure.layers[layer] = ends
         enclosure.extend(len(net.layers))
-        which = np.arange(count)
-        return rows.bound(enclosure, batch.pi, Way(self.lines(enclosure, "crown", which), {}, which))
+        return rows.bound(enclosure, batch.pi, Way(lines, {}, np.arange(count)))
 
     # ---- trees and leaves
 
-    def lines(self, enclosure: Enclosure, kind: str, which: Any, free: Any = None, alpha: Any = None) -> Any:
+    def lines(self, enclosure: Enclosure, kind: str, free: Any = None, alpha: Any = None) -> Any:
         """The lines of each layer, with stored slopes α for the neurons `free`. # alpha (rows, free)"""
         made: dict[int, Lines] = {}
 
         def of(layer: int) -> Lines:
             if layer not in made:
-                low, high = (end if which is None else end[which] for end in enclosure.layers[layer])
+                low, high = enclosure.layers[layer]
                 made[layer] = relax(self.arithmetic, low, high, kind)
                 if alpha is not None:
                     local = free - self.network.first[layer]
@@ -228,7 +229,7 @@ class Steps:
                 splits = {} if "rebound" in self.step else self.splits(forest, path, self.arithmetic.array(beta))
                 self.leaves += len(leaves)
                 self.report()
-                yield Batch(leaves, root, path, Way(self.lines(enclosure, kind, None, free, alpha), splits, None), pi)
+                yield Batch(leaves, root, path, Way(self.lines(enclosure, kind, free, alpha), splits, None), pi)
             if "beta" in stored and used != len(stored["beta"]):
                 raise InvalidError("there are more multipliers than splits")
             first += count
@@ -291,7 +292,8 @@ class Rows:
         start: dict[int, Array] = {}
         constant, error = (pi @ self.constant)[:, 0], (pi @ abs(self.constant))[:, 0]
         for node, numbers in ((enclosure.network.output, self.output), (0, self.input)):
-            start[node] = start[node] + pi @ numbers if node in start else pi @ numbers
+            if not start or numbers.any():
+                start[node] = start[node] + pi @ numbers if node in start else pi @ numbers
             size = enclosure.size[node] if way.which is None else enclosure.size[node][way.which]
             error = error + ((pi @ abs(numbers)) * size).sum(1)
         # The numbers were rounded, multiplied and added up.

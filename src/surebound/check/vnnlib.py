@@ -71,7 +71,7 @@ class _Reader:
     """The words of a text, and the variables it declares."""
 
     def __init__(self, text: str) -> None:
-        self.tokens = [token for token in _TOKENS.findall(text) if token][::-1]
+        self.tokens: list[str] = [token for token in _TOKENS.findall(text) if token][::-1]
         self.declared: dict[str, set[int]] = {"X": set(), "Y": set()}
         self.shapes: dict[str, tuple[str, list[int]]] = {}  # of VNN-LIB 2.0: name → X or Y, shape
 
@@ -265,7 +265,7 @@ def _regions(formula: Formula, inputs: int, outputs: int) -> Property:
     base = [_ends(ends, np.full(inputs, side), side) for ends, side in zip(common, (-inf, inf), strict=True)]
     none = any(common[0].get(i, end) > end for i, end in common[1].items())
     _check_rows(len(formula.cases) * (len(rows) + 1))
-    regions, boxes, numbers = [], [], dict[bytes, int]()
+    regions, boxes, numbers = list[Region](), list[tuple[Array, Array]](), dict[bytes, int]()
     for case in formula.cases:
         low, high = (dict[int, Fraction](), dict[int, Fraction]())
         more = _split(case, low, high)

@@ -34,7 +34,8 @@ from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
-from surebound.verify.stages import Rows, closing
+from surebound.verify.rows import Rows
+from surebound.verify.stages import closing
 from surebound.verify.strategy import profile
 
 _OUTCOMES: dict[str, Outcome] = {"proved": "verified", "time": "timeout", "undecided": "unknown"}

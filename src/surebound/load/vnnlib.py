@@ -30,9 +30,9 @@ Exact = Decimal | Fraction
 Side = dict[int, tuple[float, Exact]]  # input → its tightest bound, rounded outward and exact
 
 
-def read_property(path: str | Path, *, deadline: Deadline = Deadline()) -> Property:
-    """Read a property from a VNN-LIB file, whichever version it is written in."""
-    text = _read_text(Path(path), deadline)
+def read_property(path: str | Path, *, deadline: Deadline = Deadline(), most: int = limits.PROPERTY_BYTES) -> Property:
+    """Read a property from a VNN-LIB file of at most so many bytes, whichever version it is written in."""
+    text = _read_text(Path(path), deadline, most)
     try:
         parse = vnnlib2.parse if _VERSION_2.match(text) else vnnlib1.parse
         return to_property(parse(text, deadline=deadline), source=str(path), deadline=deadline)
@@ -40,13 +40,13 @@ def read_property(path: str | Path, *, deadline: Deadline = Deadline()) -> Prope
         raise PropertyError(f"{path}: {error}") from error
 
 
-def _read_text(path: Path, deadline: Deadline) -> str:
+def _read_text(path: Path, deadline: Deadline, most: int) -> str:
     data = limits.read_file(
         path,
         "property",
         PropertyError,
-        most=limits.PROPERTY_BYTES,
-        unpacked=limits.PROPERTY_BYTES,
+        most=most,
+        unpacked=most,
         expected="a VNN-LIB file",
         deadline=deadline,
     )
@@ -119,6 +119,7 @@ class _Boxes:
     common: Bounds
     inputs: int
     name: Callable[[int], str]
+    most: int  # numbers in all of them
     made: dict[tuple[tuple[int, float, float], ...], Box] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -147,7 +148,7 @@ class _Boxes:
                 changes.append((i, low, high))
         key = tuple(changes)
         if key not in self.made:
-            _check_numbers((len(self.made) + 1) * 2 * self.inputs)
+            _check_numbers((len(self.made) + 1) * 2 * self.inputs, self.most)
             try:
                 self.made[key] = self._make(key, own)
             except PropertyError:
@@ -172,8 +173,8 @@ class _Boxes:
         return Box(lower, upper, written)
 
 
-def to_property(query: Query, *, source: str, deadline: Deadline = Deadline()) -> Property:
-    """One region per case of the query's formula, leaving out those with an empty box."""
+def to_property(query: Query, *, source: str, deadline: Deadline = Deadline(), most: int = limits.NUMBERS) -> Property:
+    """One region per case of the query's formula, leaving out those with an empty box; of at most so many numbers."""
     common = Bounds()
     for variable, bound, upper in deadline.over(query.bounds):
         common.tighten(variable, bound, upper=upper)
@@ -181,7 +182,7 @@ def to_property(query: Query, *, source: str, deadline: Deadline = Deadline()) -
     cases = [] if any(common.is_empty_at(i) for i in common.lower) else query.formula.cases
     if len(cases) * (len(common_rows) + 1) > limits.ROWS:
         raise PropertyError(f"the property has more than {limits.ROWS:,} rows in disjunctive normal form")
-    boxes = _Boxes(common, query.inputs, query.input_name)
+    boxes = _Boxes(common, query.inputs, query.input_name, most)
     regions, places = [], []
     numbers, known = 0, dict[tuple[bytes, bytes], int]()
     for number, case in enumerate(deadline.over(cases)):
@@ -193,14 +194,14 @@ def to_property(query: Query, *, source: str, deadline: Deadline = Deadline()) -
         if box is not None and has_points:
             places.append((number, known[box.key]))
             numbers += len(rows) * (query.outputs + query.inputs * _mention_inputs(rows))
-            _check_numbers(numbers)
+            _check_numbers(numbers, most)
             regions.append(_region(box, rows, query.outputs))
     return Property(tuple(regions), query.inputs, query.outputs, source=source, places=tuple(places))
 
 
-def _check_numbers(numbers: int) -> None:
-    if numbers > limits.NUMBERS:
-        raise PropertyError(f"the property needs more than {limits.NUMBERS:,} numbers to write down")
+def _check_numbers(numbers: int, most: int) -> None:
+    if numbers > most:
+        raise PropertyError(f"the property needs more than {most:,} numbers to write down")
 
 
 def _mention_inputs(rows: Iterable[Row]) -> bool:

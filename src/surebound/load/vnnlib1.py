@@ -35,7 +35,7 @@ _FAST = re.compile(
     r"|assert \(([<>])= X_(0|[1-9][0-9]{0,8}) (-?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?)\))\)"
 )
 _FOLDED = frozenset("+-*/") | {"and", "or"}  # what may be applied to the first arguments before the others are read
-_FEW = 2**12  # arguments that wait for the others
+WAITING = 2**12  # arguments that wait for the others
 _OFTEN = 2**12  # tokens between two looks at the clock
 _SHOWN = 40  # letters of a token in a sentence
 _IGNORED = frozenset({"set-logic", "set-info", "check-sat", "get-model"})
@@ -248,9 +248,9 @@ class Query:
     input_name: Callable[[int], str] = "X_{}".format
 
 
-def parse(text: str, *, fast: bool = True, deadline: Deadline = Deadline()) -> Query:
+def parse(text: str, *, fast: bool = True, waiting: int = WAITING, deadline: Deadline = Deadline()) -> Query:
     """Read VNN-LIB 1.0 text; fast=False sends every line through the general reader."""
-    reader = _Reader(text, deadline)
+    reader = _Reader(text, waiting, deadline)
     bounds: list[tuple[int, Decimal, bool]] = []
     formulas: list[Formula] = []
     inputs, outputs = reader.declared["X"], reader.declared["Y"]
@@ -287,11 +287,12 @@ def _check_facts(rows: int) -> None:
 class _Reader:
     """Reads commands of a text one by one."""
 
-    def __init__(self, text: str, deadline: Deadline) -> None:
+    def __init__(self, text: str, waiting: int, deadline: Deadline) -> None:
         self.text = text
         self.start = 0  # of the last token
         self.end = 0
         self.declared: dict[str, set[int]] = {"X": set(), "Y": set()}
+        self._waiting = waiting
         self._deadline = deadline
         self._steps = 0
         self._facts = 0
@@ -387,7 +388,9 @@ class _Reader:
                 value = self.atom(token)
             if open_lists:
                 operator, position, args = open_lists[-1]
-                if len(args) >= _FEW and operator in _FOLDED:  # with this one to come, so that (- a b) is never (- c)
+                if (
+                    len(args) >= self._waiting and operator in _FOLDED
+                ):  # with this one to come, so that (- a b) is never (- c)
                     args[:] = [self.applied(operator, position, args)]
                 elif len(args) >= limits.ROWS:
                     self.fail(f"expected at most {limits.ROWS:,} arguments of {shown(operator)}, got more")

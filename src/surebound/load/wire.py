@@ -26,35 +26,35 @@ class _Field(NamedTuple):
     byte: int = 0  # and for each byte in the file
 
 
-def check_parsed_size(content: bytes, path: Path, deadline: Deadline) -> None:
+def check_parsed_size(content: bytes, path: Path, deadline: Deadline, most: int = PARSED_BYTES) -> None:
     """Raise `NetworkError` if the parsed file would take too much memory beside its weights."""
     if len(content) <= _SMALL:
         return
     from onnx import ModelProto
 
     try:
-        size = _parsed_size(content, ModelProto.DESCRIPTOR, deadline)
+        size = _parsed_size(content, ModelProto.DESCRIPTOR, deadline, most)
     except (IndexError, ValueError) as error:
         raise NetworkError(f"'{path}' is not an ONNX file, or is cut short; expected an ONNX model") from error
-    if size > PARSED_BYTES:
+    if size > most:
         raise NetworkError(
-            f"'{path}' has so many parts that they take more than {mib(PARSED_BYTES)}, beside the weights; "
+            f"'{path}' has so many parts that they take more than {mib(most)}, beside the weights; "
             "expected at most that"
         )
 
 
-def _parsed_size(content: bytes, model: "Descriptor", deadline: Deadline) -> int:
+def _parsed_size(content: bytes, model: "Descriptor", deadline: Deadline, most: int) -> int:
     """An estimate in bytes, or any number beyond the limit; IndexError or ValueError for what protobuf cannot read."""
     known: dict[str, dict[int, _Field]] = {}
     unknown = _Field()
     pending = [(0, len(content), model)]  # messages: from, to, type
     size = steps = 0
-    while pending and size <= PARSED_BYTES:
+    while pending and size <= most:
         at, end, kind = pending.pop()
         if kind.full_name not in known:
             known[kind.full_name] = _fields(kind)
         fields = known[kind.full_name]
-        while at < end and size <= PARSED_BYTES:
+        while at < end and size <= most:
             steps += 1
             if steps % _OFTEN == 0:
                 deadline.check()

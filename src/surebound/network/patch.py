@@ -17,6 +17,8 @@ from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import Scale, Shift, Sum, size
 from surebound.network.op import Affine, Shape
 
+SMALL = 0.5  # of an image: a window that covers more is no longer worth the trouble
+
 
 @dataclass(frozen=True, eq=False)
 class Patch:
@@ -132,8 +134,13 @@ def pull_patches(
     start: dict[int, Patch],
     activate: Callable[[int, Patch], Patch],
     visit: Callable[[int, Affine, Patch], None],
+    *,
+    small: float = SMALL,
 ) -> Patch:
-    """As `Network.pull`: the coefficients on the input. `visit` sees those on every affine node on the way."""
+    """As `Network.pull`: the coefficients on the input. `visit` sees those on every affine node on the way.
+
+    `small` is the share of an image up to which windows are kept.
+    """
     coefficients = dict(start)
     for i in range(max(start), 0, -1):
         c = coefficients.pop(i, None)
@@ -146,7 +153,7 @@ def pull_patches(
         else:
             assert not isinstance(op, Input)
             visit(i, op, c)
-            pulled = adjoint(op, c)
+            pulled = adjoint(op, c, small)
         for j, p in zip(node.inputs, pulled, strict=True):
             coefficients[j] = coefficients[j] + p if j in coefficients else p
     at_input = coefficients.get(0)
@@ -156,10 +163,10 @@ def pull_patches(
     return at_input
 
 
-def adjoint(op: Affine, c: Patch) -> tuple[Patch, ...]:
+def adjoint(op: Affine, c: Patch, small: float = SMALL) -> tuple[Patch, ...]:
     """Aᵀ c, one patch for each input."""
     if isinstance(op, Conv) and c.origin is not None:
-        return (_through_conv(op, c.values, c.origin),)
+        return (_through_conv(op, c.values, c.origin, small),)
     if isinstance(op, Scale):
         return (c.times(op.weight),)
     if isinstance(op, Shift):
@@ -169,7 +176,7 @@ def adjoint(op: Affine, c: Patch) -> tuple[Patch, ...]:
     return tuple(map(Patch.whole, op.adjoint(c.full())))
 
 
-def _through_conv(conv: Conv, c: Tensor, origin: Tensor) -> Patch:
+def _through_conv(conv: Conv, c: Tensor, origin: Tensor, small: float) -> Patch:
     """Places of the kernel from o on cover the input from s·o − padding on."""
     values, lengths = conv.spread(c), conv.in_shape[1:]
     begins = origin * torch.tensor(conv.stride) - torch.tensor(conv.padding)
@@ -180,7 +187,4 @@ def _through_conv(conv: Conv, c: Tensor, origin: Tensor) -> Patch:
             len(values), 1, *(at.shape[1] if a == axis else 1 for a in range(len(lengths)))
         )
     patch = Patch(values, begins, conv.in_shape)
-    return Patch.whole(patch.full()) if prod(values.shape[2:]) > SMALL * prod(lengths) else patch
-
-
-SMALL = 0.5  # of an image: a window that covers more is no longer worth the trouble
+    return Patch.whole(patch.full()) if prod(values.shape[2:]) > small * prod(lengths) else patch

@@ -33,6 +33,7 @@ class Forest:
         self.roots, self.neurons = roots, neurons
         self._splits: list[Array] = []  # (splits, 4): parent, neuron or input, first child, second child
         self._cuts: list[Array] = []  # (splits,) where inputs are cut
+        self._merged: set[int] = set()
         self._closed: list[Array] = []  # the numbers of the leaves, chunk by chunk
         self._leaves = Spool()
         self._waiting: dict[tuple[str, ...], list[dict[str, Array]]] = {}  # by kind, until there is enough for a chunk
@@ -42,6 +43,10 @@ class Forest:
         self._splits.append(np.stack([parent, what, first, second], axis=1).astype(np.int64))
         if at is not None:
             self._cuts.append(at.astype(np.float64))
+
+    def merge(self, parent: Array) -> None:
+        """Parts that were split and are to be closed after all, in place of both their halves."""
+        self._merged.update(parent.tolist())
 
     def close(self, leaves: Leaves) -> None:
         """Parts that need not be split."""
@@ -74,6 +79,8 @@ class Forest:
             self._chunk(kind)
         splits = np.concatenate([np.zeros((0, 4), np.int64), *self._splits])
         cuts = np.concatenate(self._cuts) if self._cuts else None
+        kept = ~np.isin(splits[:, 0], list(self._merged))
+        splits, cuts = splits[kept], None if cuts is None else cuts[kept]
         order = np.argsort(splits[:, 0], kind="stable")
         splits, cuts = splits[order], None if cuts is None else cuts[order]
         paths = _Paths(splits, self.roots)
@@ -83,10 +90,9 @@ class Forest:
             mine = paths.root[splits[:, 0]] == root
             splits, cuts, roots = splits[mine], None if cuts is None else cuts[mine], np.array([root])
             chosen = [paths.root[number] == root for number in self._closed]
-        kept = [number[some] for number, some in zip(self._closed, chosen, strict=True)]
-        return _members(splits, cuts, roots, np.concatenate([np.zeros(0, np.int64), *kept])), self._chunks(
-            chosen, paths
-        )
+        closed = [number[some] for number, some in zip(self._closed, chosen, strict=True)]
+        members = _members(splits, cuts, roots, np.concatenate([np.zeros(0, np.int64), *closed]))
+        return members, self._chunks(chosen, paths)
 
     def _chunks(self, chosen: Sequence[Array], paths: "_Paths") -> Iterator[dict[str, Array]]:
         for chunk, number, some in zip(self._leaves, self._closed, chosen, strict=True):

@@ -37,9 +37,9 @@ class Section:
         return slug(self.title)
 
 
-def make_page(path: str | Path) -> str:
+def make_page(path: str | Path, *, most_rows: int = _ROWS) -> str:
     """The report on a store, a training folder, or a folder of both."""
-    return render(gather(path))
+    return render(gather(path), most_rows=most_rows)
 
 
 def default_output(path: str | Path) -> Path:
@@ -48,9 +48,9 @@ def default_output(path: str | Path) -> Path:
     return (target if target.is_dir() else target.parent) / "report.html"
 
 
-def render(material: Material) -> str:
-    """The page."""
-    sections = _sections(material)
+def render(material: Material, *, most_rows: int = _ROWS) -> str:
+    """The page, with about so many images in the tables of all runs together."""
+    sections = _sections(material, most_rows)
     links = [element("li", element("a", s.title, href=f"#{s.anchor}")) for s in sections]
     body = [
         element("a", "Skip to the results", class_="skip", href="#content"),
@@ -115,7 +115,7 @@ def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def _sections(material: Material) -> list[Section]:
+def _sections(material: Material, most_rows: int) -> list[Section]:
     results, trainings = material.results, material.trainings
     table1, branching = table1_of(results), branching_of(results)
     found = []
@@ -131,7 +131,7 @@ def _sections(material: Material) -> list[Section]:
         t.hashes["model.onnx"]: (t, f"training-{k}") for k, t in enumerate(trainings) if "model.onnx" in t.hashes
     }
     if results:
-        found.append(Section("Runs" if len(results) > 1 else "Results", _runs(results, anchors)))
+        found.append(Section("Runs" if len(results) > 1 else "Results", _runs(results, anchors, most_rows)))
     if trainings:
         found.append(Section("Training", _trainings(trainings)))
     found.append(Section("Repeat it", repeat_section(material)))
@@ -155,8 +155,8 @@ def _overview(results: Sequence[Result]) -> Markup:
     return table(caption, columns, lines, sortable=True, tall=len(results) > _TALL)
 
 
-def _runs(results: Sequence[Result], trained: Mapping[str, tuple[Training, str]]) -> Markup:
-    rows = max(_ROWS // len(results), _FEWEST_ROWS)
+def _runs(results: Sequence[Result], trained: Mapping[str, tuple[Training, str]], most_rows: int) -> Markup:
+    rows = max(most_rows // len(results), _FEWEST_ROWS)
     pictures = max(_PICTURES // len(results), _FEWEST_PICTURES)
     parts: list[object] = [_overview(results)] if len(results) > 1 else []
     style = "print" if len(results) <= _PRINTED else None

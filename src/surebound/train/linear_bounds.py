@@ -102,10 +102,17 @@ class _ThroughReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, alpha: Tensor, slope: Tensor, intercept: Tensor, bias: Tensor | None
+        ctx: Any,
+        rows: Tensor,
+        alpha: Tensor,
+        slope: Tensor,
+        intercept: Tensor,
+        bias: Tensor | None,
+        block: int = BLOCK_ELEMENTS,
     ) -> tuple[Tensor, Tensor]:
+        ctx.block = block
         pulled, constant = torch.empty_like(rows), rows.new_empty(rows.shape[:2])
-        for s in blocks(rows):
+        for s in blocks(rows, block):
             below, out = rows[s].clamp_max(0.0), pulled[s]
             torch.mul(rows[s], alpha[s].unsqueeze(1), out=out)
             out.addcmul_(below, (slope[s] - alpha[s]).unsqueeze(1))
@@ -121,7 +128,7 @@ class _ThroughReLU(torch.autograd.Function):
         to_rows = torch.empty_like(rows)
         to_alpha, to_slope, to_intercept = (torch.empty_like(alpha) for _ in range(3))
         to_bias = None if bias is None else torch.zeros_like(bias)
-        for s in blocks(rows):
+        for s in blocks(rows, ctx.block):
             a, g, on_constant = rows[s], gradients[0][s], gradients[1][s]
             if bias is not None and to_bias is not None:
                 g = torch.addcmul(g, on_constant.unsqueeze(2), bias)
@@ -136,12 +143,12 @@ class _ThroughReLU(torch.autograd.Function):
             )
             torch.mul(g, alpha[s].unsqueeze(1), out=to_rows[s])
             to_rows[s].addcmul_(at_below, (a < 0).to(a.dtype))
-        return to_rows, to_alpha if ctx.needs_input_grad[1] else None, to_slope, to_intercept, to_bias
+        return to_rows, to_alpha if ctx.needs_input_grad[1] else None, to_slope, to_intercept, to_bias, None
 
 
-def blocks(rows: Tensor) -> Iterator[slice]:
+def blocks(rows: Tensor, elements: int = BLOCK_ELEMENTS) -> Iterator[slice]:
     """Samples in groups whose rows fit into a cache."""
-    count = max(1, BLOCK_ELEMENTS // max(1, rows[0].numel()))
+    count = max(1, elements // max(1, rows[0].numel()))
     return (slice(i, i + count) for i in range(0, len(rows), count))
 
 

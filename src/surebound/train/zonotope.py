@@ -16,117 +16,19 @@ not bounds: for training only.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from math import pi, prod
-from typing import Any, Literal, cast, final
+from math import prod
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor
 
-from surebound.bounds.zonotope import cauchy_geometric_mean, cauchy_median
-from surebound.errors import UsageError
-from surebound.network.op import Shape
 from surebound.train.attack import TrainAttack
-from surebound.train.batch import Batch, Draws
+from surebound.train.batch import Batch
+from surebound.train.cauchy import Projections
 from surebound.train.chain import Layer, Layers, absolute, image_layout, linear
 
 _CHUNK = {"cpu": 1 << 22}  # elements of a layer's projections at once: on a CPU they stay in its cache
 _DEFAULT_CHUNK = 1 << 28
-_NETWORK = 100  # up to so many projections, medians come from a network of comparisons
-
-
-@dataclass(frozen=True, kw_only=True)
-class Projections:
-    """How ℓ1 norms are estimated: from `count` Cauchy vectors, clipped to ± `clip`.
-
-    `groups` says what a vector covers: ``separate`` estimates the norm over each layer's error terms and adds them up;
-    ``merged`` estimates the norm over all terms from one vector for all, since scales of independent Cauchy variables
-    add up by themselves, with as many passes per layer as there are vectors instead of that many per group. The median
-    is the better one to differentiate: the gradient of the geometric mean has terms 1/p_j of infinite variance.
-    """
-
-    count: int = 50
-    estimator: Literal["median", "geometric-mean"] = "median"
-    clip: float | None = None  # default: 1e10 for the median, 1e6 for the geometric mean
-    groups: Literal["merged", "separate"] = "merged"
-
-    def __post_init__(self) -> None:
-        least = 1 if self.estimator == "median" else 2
-        if self.count < least:
-            raise UsageError(f"projections must be at least {least} for the {self.estimator}, got {self.count}")
-        if self.clip is not None and not self.clip > 0:
-            raise UsageError(f"the clip of projections must be positive, got {self.clip}")
-
-    def draw(self, draws: Draws, shape: Shape, like: Tensor) -> Tensor:
-        """Cauchy vectors in place of one group of error terms, common to all samples. # (count, *shape)"""
-        uniform = draws.shared(self.count, *shape).to(like)
-        clip = self.clip if self.clip is not None else 1e10 if self.estimator == "median" else 1e6
-        return image_layout((pi * (uniform - 0.5)).tan().clamp(-clip, clip))
-
-    def estimate(self, projected: Tensor) -> Tensor:
-        """# (count, samples, *shape) -> (samples, *shape)"""
-        if self.estimator == "geometric-mean":
-            return cauchy_geometric_mean(projected)
-        if len(projected) > _NETWORK:
-            return cauchy_median(projected)
-        return cast(Tensor, _Median.apply(projected))  # type: ignore[no-untyped-call]
-
-
-@cache
-def _comparisons(count: int) -> list[tuple[int, int, bool, bool]]:
-    """Which rows to compare, in order, to have the middle ones of `count` in their places, and whether the smaller and
-    the larger of each pair matter: Batcher's merge-exchange sort (Knuth 5.2.2, algorithm M) without the rest."""
-    pairs: list[tuple[int, int]] = []
-    top = 1 << max(0, (count - 1).bit_length() - 1)
-    p = top
-    while p > 0:
-        q, r, d = top, 0, p
-        while True:
-            pairs += [(i, i + d) for i in range(count - d) if i & p == r]
-            if q == p:
-                break
-            d, q, r = q - p, q // 2, p
-        p //= 2
-    needed = {(count - 1) // 2, count // 2}
-    chosen = []
-    for i, j in reversed(pairs):
-        if i in needed or j in needed:
-            chosen.append((i, j, i in needed, j in needed))
-            needed |= {i, j}
-    return chosen[::-1]
-
-
-class _Median(torch.autograd.Function):
-    """`cauchy_median` by comparing whole rows, 20 times as fast on a CPU as sorting columns. # (count, *shape)"""
-
-    @staticmethod
-    def forward(ctx: Any, projected: Tensor) -> Tensor:
-        rows = list(projected.abs().unbind())
-        spare = torch.empty_like(rows[0])
-        for i, j, smaller, larger in _comparisons(len(rows)):
-            if smaller and larger:
-                torch.minimum(rows[i], rows[j], out=spare)
-                torch.maximum(rows[i], rows[j], out=rows[j])
-                rows[i], spare = spare, rows[i]
-            elif smaller:
-                torch.minimum(rows[i], rows[j], out=rows[i])
-            else:
-                torch.maximum(rows[i], rows[j], out=rows[j])
-        below, above = rows[(len(rows) - 1) // 2], rows[len(rows) // 2]
-        # Copies, since views would keep all rows alive.
-        ctx.save_for_backward(projected, below.clone(), above.clone())
-        return (below + above) / 2
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        projected, below, above = ctx.saved_tensors
-        size = projected.abs()
-        middle, share = size == below, gradients[0]
-        if len(size) % 2 == 0:
-            middle |= size == above
-            share = share / 2
-        torch.mul(projected.sign(), share, out=size)
-        return cast(Tensor, size.mul_(middle))
 
 
 @final
@@ -267,11 +169,19 @@ class Enclosure:
     area: Tensor | None  # () the mean over samples of [−l̂]₊ᵀ [û]₊, with gradients to that layer's parameters alone
 
 
-def enclose(layers: Layers, batch: Batch, *, depth: int, projections: Projections, regularise: bool) -> Enclosure:
+def enclose(
+    layers: Layers,
+    batch: Batch,
+    *,
+    depth: int,
+    projections: Projections,
+    regularise: bool,
+    chunk: int | None = None,
+) -> Enclosure:
     """Zonotopes for the boxes of a batch after the first `depth` layers, which get no gradients.
 
     A few samples at a time go through all layers and, for the regulariser, back through the last one, so that their
-    projections never leave the cache and are never all in memory.
+    projections never leave the cache and are never all in memory. `chunk` is how many numbers those of a layer may be.
     """
     frozen = layers.detach()
     lower, upper = batch.box
@@ -284,7 +194,7 @@ def enclose(layers: Layers, batch: Batch, *, depth: int, projections: Projection
     size = len(start)
     if vectors:
         per_sample = projections.count * max(prod(layer.shape) for layer in passed)
-        size = max(1, _CHUNK.get(start.device.type, _DEFAULT_CHUNK) // per_sample)
+        size = max(1, (chunk or _CHUNK.get(start.device.type, _DEFAULT_CHUNK)) // per_sample)
     last = layers.affine[depth]
     parameters = [p for p in (last.weight, last.bias) if p is not None]
     leaves = [p.detach().requires_grad_(regularise) for p in parameters]

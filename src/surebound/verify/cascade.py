@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,7 +76,7 @@ class Question:
         return None if record is None else Recording(record, [record.regions[i] for i in self._open()])
 
     def _open(self) -> list[int]:
-        return torch.nonzero(~(self.bounds > 0)).flatten().tolist()
+        return np.flatnonzero(~(self.bounds.numpy() > 0)).tolist()  # of many questions, each with few
 
     def learn(self, bounds: Tensor) -> Tensor:
         """Take sound bounds of the open regions, and drop those that are above 0. Which stay open.

@@ -4,6 +4,8 @@ Costs are counted in multiply-adds of a dense matrix product. What else a pass d
 beside such a product: the weights below are a least-squares fit to the eleven boundings of benchmarks/rates.py.
 """
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from surebound.bounds.enclosure import Enclosure
@@ -14,28 +16,29 @@ from surebound.bounds.root import products
 from surebound.bounds.sparse import is_sparse
 from surebound.network.graph import Network
 
-SPARSE = 6.5  # a non-zero of a sparse block
-NEURON = 550.0  # a neuron of the folded form: its slopes, gradient and moments
-INPUT = 150.0  # an input of the folded form
-GRAPH_NEURON = 1200.0  # a neuron of the graph form, whose passes are not in place
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What one pass for one node costs."""
+
+    non_zero: float = 6.5  # of a sparse block
+    neuron: float = 550.0  # of the folded form: its slopes, gradient and moments
+    input: float = 150.0  # of the folded form
+    graph_neuron: float = 1200.0  # of the graph form, whose passes are not in place
+
+    def folded(self, form: FoldedForm) -> float:
+        entries = sum(self._entries(block.weight) for block in form.blocks)
+        return entries + self.neuron * form.neurons + self.input * form.inputs
+
+    def graph(self, network: Network) -> float:
+        neurons = sum(network.width(k) for k in range(len(network.layers)))
+        return products(network, len(network.nodes) - 1) + self.graph_neuron * neurons
+
+    def _entries(self, weight: Tensor) -> float:
+        return self.non_zero * int(weight.count_nonzero()) if is_sparse(weight) else float(weight.numel())
 
 
-def cheapest(folded: FoldedForm, enclosure: Enclosure) -> Form:
+def cheapest(folded: FoldedForm, enclosure: Enclosure, costs: Costs = Costs()) -> Form:
     """The folded form, or the graph form over the same bounds if that is cheaper."""
-    graph = graph_cost(enclosure.network)
-    return folded if folded_cost(folded) <= graph else GraphForm.at(enclosure, enclosure.network.output)
-
-
-def folded_cost(form: FoldedForm) -> float:
-    """Of one pass for one node."""
-    return sum(_entries(block.weight) for block in form.blocks) + NEURON * form.neurons + INPUT * form.inputs
-
-
-def graph_cost(network: Network) -> float:
-    """Of one pass for one node."""
-    neurons = sum(network.width(k) for k in range(len(network.layers)))
-    return products(network, len(network.nodes) - 1) + GRAPH_NEURON * neurons
-
-
-def _entries(weight: Tensor) -> float:
-    return SPARSE * int(weight.count_nonzero()) if is_sparse(weight) else float(weight.numel())
+    network = enclosure.network
+    return folded if costs.folded(folded) <= costs.graph(network) else GraphForm.at(enclosure, network.output)

@@ -106,14 +106,16 @@ class NodeLP:
     def proof(self, signs: Signs, answer: Answer) -> dict[str, Tensor] | None:
         """Those of an answer's multipliers that prove, by the sound bound, that there is no counterexample, if any."""
         for y in answer.multipliers:
-            duals = self._duals(signs, y)
-            if duals is not None:
-                pi, alpha, beta = duals
-                if self.subject.sound_leaf_bound(self.region, torch.from_numpy(signs), pi, beta, alpha) > 0:
-                    return self.subject.multipliers(pi, alpha, beta)
+            if self._sound_bound(signs, y) > 0:
+                return self.subject.multipliers(*self._duals(signs, y))
         return None
 
-    def _duals(self, signs: Signs, y: Vector) -> tuple[Tensor, Tensor, Tensor] | None:
+    def _sound_bound(self, signs: Signs, y: Vector) -> float:
+        """The dual bound with the multipliers y of this LP's rows."""
+        pi, alpha, beta = self._duals(signs, y)
+        return self.subject.sound_leaf_bound(self.region, torch.from_numpy(signs), pi, beta, alpha)
+
+    def _duals(self, signs: Signs, y: Vector) -> tuple[Tensor, Tensor, Tensor]:
         """The π, α and β that the multipliers y of this LP's rows are.
 
         The coefficient of a neuron's x is Σ π C + Σ (coefficients of later x̂) A = p − u + q with p, u and q ≥ 0 the
@@ -121,9 +123,7 @@ class NodeLP:
         open, and β is q where it is active and p where it is inactive.
         """
         size = np.abs(y).max(initial=0.0)
-        if not 0 < size < np.inf:
-            return None
-        y = y / size
+        y = y / size if 0 < size < np.inf else np.zeros_like(y)  # which proves nothing
         system = self._system
         reduced = -np.bincount(system.column, y[system.row] * system.value, system.lower.size)
         p, q = np.maximum(y[self._above], 0.0), np.maximum(reduced[self._x], 0.0)

@@ -1,25 +1,36 @@
 """Sinks that write down a search's tree, with the duals that closed each leaf."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Duals
+from surebound.bounds.beta_crown import Ascent, Duals, Splits
+from surebound.bounds.witness import on_grid
 from surebound.proof.forest import Forest, Leaves
 from surebound.proof.record import ROOM, BoxRecord
+from surebound.verify.clock import Budget
 from surebound.verify.node import Nodes
 from surebound.verify.subject import Subject
 from surebound.verify.tree import How
 
+_MERGE = Ascent(iterations=20)  # on a node whose halves are proved
+
 
 class NeuronSink:
-    """Sees splits of neurons. The state of a closed node has the duals that prove it: signs, alpha, beta and mix."""
+    """Sees splits of neurons. The state of a closed node has the duals that prove it: signs, alpha, beta and mix.
 
-    def __init__(self, record: BoxRecord, subject: Subject) -> None:
+    Where both halves of a node are proved at once, more iterations on the node itself may spare both: that is tried for
+    a share of the time.
+    """
+
+    def __init__(self, record: BoxRecord, subject: Subject, *, share: float = 0.0) -> None:
+        self._subject, self._budget, self._begin = subject, Budget(share), time.monotonic()
         self._open = torch.nonzero(subject.relaxation.ambiguous).flatten()
         self._neurons = record.neurons(subject.form)
+        self._halves: dict[int, tuple[int, int]] = {}  # first of two halves -> the node, and what was split
         self.forest = Forest(subject.regions, self._neurons[self._open.numpy()])
         self.least = ROOM * float(subject.specification.row_scale().max())  # of a bound that proves
 
@@ -29,13 +40,47 @@ class NeuronSink:
         first, second = (torch.where(active, number[:, i], number[:, 1 - i]) for i in (0, 1))
         what = self._neurons[parents.split.numpy()]
         self.forest.split(parents.number.numpy(), what, first.numpy(), second.numpy())
+        pairs = zip(parents.number.tolist(), parents.split.tolist(), strict=True)
+        self._halves = dict(zip(number[:, 0].tolist(), pairs, strict=True))  # no others are bounded before the next
 
     def closed(self, nodes: Nodes, how: How) -> None:
         if how == "undecided" or not len(nodes):
             return
+        if how == "bound" and self._budget.allows(time.monotonic() - self._begin):
+            with self._budget.spent():
+                nodes = self._merged(nodes)
+        self._close(nodes)
+
+    def _close(self, nodes: Nodes) -> None:
         signs, alpha, beta = (nodes.state[name][:, self._open].numpy() for name in ("signs", "alpha", "beta"))
         mix = nodes.state.get("mix")
         self.forest.close(Leaves(nodes.number.numpy(), signs, alpha, beta, None if mix is None else mix.numpy()))
+
+    def _merged(self, nodes: Nodes) -> Nodes:
+        """Close what takes the place of two halves; the nodes that are left."""
+        number = nodes.number.tolist()
+        pairs = [i for i, n in enumerate(number[:-1]) if n in self._halves and number[i + 1] == n + 1]
+        if not pairs:
+            return nodes
+        first, row = torch.tensor(pairs), torch.arange(len(pairs))
+        parent, neuron = torch.tensor([self._halves[number[i]] for i in pairs]).T
+        state = {name: (value[first] + value[first + 1]) / 2 for name, value in nodes.state.items() if name != "signs"}
+        signs = nodes.state["signs"][first]
+        signs[row, neuron], state["beta"][row, neuron] = 0, 0.0
+        state["alpha"][row, neuron] = self._subject.fast_relaxation.lower_slope[neuron]
+        splits = Splits(nodes.region[first], signs)
+        found = self._subject.bound(splits, Duals(state["alpha"], state["beta"], state.get("mix")), _MERGE).duals
+        found = replace(found, alpha=on_grid(found.alpha))
+        proved = self._subject.sound_bounds(splits, found) > self.least
+        assert found.beta is not None
+        state = {"signs": signs, "alpha": found.alpha, "beta": found.beta}
+        state |= {} if found.mix is None else {"mix": found.mix}
+        whole = replace(nodes[first], number=parent, state=state)[proved]
+        self.forest.merge(whole.number.numpy())
+        self._close(whole)
+        left = torch.ones(len(nodes), dtype=torch.bool)
+        left[first[proved]] = left[first[proved] + 1] = False
+        return nodes[left]
 
 
 class InputSink:

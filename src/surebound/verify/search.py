@@ -48,7 +48,8 @@ def search_neurons(
 ) -> Outcome:
     """Decide whether any open region of the subject holds a counterexample, by splitting neurons."""
     record = limits.record
-    sinks = (None, None) if record is None else tuple(NeuronSink(record.record, subject) for _ in range(2))
+    shares = (strategy.merging, 0.0)
+    sinks = [None if record is None else NeuronSink(record.record, subject, share=share) for share in shares]
     least = None if sinks[0] is None else sinks[0].least
     space = NeuronSpace(subject, rule, strategy, clock, memory=limits.memory, seed=limits.seed, least=least)
     stands = Standstill(strategy.standstill, strategy.standstill_share, subject.margin)

@@ -6,7 +6,6 @@ has a network of its own: its layers bounded, its stable neurons folded away.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,25 +13,19 @@ from torch import Tensor
 
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.pgd import PGD
-from surebound.bounds.enclosure import enclose
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.margins import interval_rows, linear_rows
-from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding, fold_network, settle_layers
+from surebound.bounds.root import fold_network, settle_layers
 from surebound.bounds.rounding import HUGE
-from surebound.bounds.timed import Check
 from surebound.bounds.witness import NOBODY, on_grid
 from surebound.memory import available
-from surebound.network.graph import Network
-from surebound.network.linear import size
 from surebound.problem import Region
-from surebound.proof.record import ROOM
 from surebound.verify.cascade import Question, Settled, Stage
 from surebound.verify.engine import Engine
 from surebound.verify.forms import cheapest
 from surebound.verify.record import Recording
+from surebound.verify.rows import Rows
 from surebound.verify.search import Outcome, search_inputs, search_neurons
-from surebound.verify.spaces.inputs import stack
 from surebound.verify.spaces.layers import refine
 from surebound.verify.strategy import Refinement
 from surebound.verify.subject import Subject, specify
@@ -90,72 +83,6 @@ class Provable:
         if box.lower.size and max(np.abs(box.lower).max(), np.abs(box.upper).max()) >= HUGE:
             return f"an input may be as large as {HUGE:g}, beyond which nothing is proved"
         return ""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Bounds on the rows of the open regions, with intervals for the layers: one backward pass."""
-
-    name: Literal["ibp", "crown"]
-    network: Network
-    check: Check = lambda: None  # raises when the time is up
-    elements: int = CHUNK_ELEMENTS  # of the largest tensor
-
-    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
-        for lines in self._lines(any(question.record is not None for question in open_)):
-            self._run([question for question in open_ if question.open], lines)
-        return [question.proved(self.name) for question in open_]
-
-    def _lines(self, recorded: bool) -> tuple[str, ...]:
-        """The lines around ReLUs: a proof has to name one, else the better of two is chosen in float32."""
-        if self.name == "ibp":
-            return ("flat",)
-        return ("fastlin", "crown") if recorded else ("either",)
-
-    def _run(self, open_: Sequence[Question], lines: str) -> None:
-        regions = [question.open for question in open_]
-        widest = max(size(node.shape) for node in self.network.nodes)
-        rows = sum(len(region.constant) for region in regions[0]) if regions else 1
-        together = max(1, self.elements // (max(rows, 1) * widest))
-        for k in range(0, len(open_), together):
-            self.check()
-            found = self._bounds(regions[k : k + together], lines)
-            for question, (bounds, row) in zip(open_[k:], found, strict=False):
-                self._learn(question, bounds, row, lines)
-
-    def _learn(self, question: Question, bounds: Tensor, row: Tensor, lines: str) -> None:
-        regions, recording = question.open, question.recording
-        if recording is None:
-            question.learn(bounds)
-            return
-        stays = question.learn(bounds - ROOM * torch.tensor([_scale(region) for region in regions]))
-        for i in torch.nonzero(~stays).flatten().tolist():
-            rows = len(regions[i].constant)
-            recording.record.by_row(recording.regions[i], lines, min(int(row[i]), rows - 1), rows)
-
-    def _bounds(self, regions: Sequence[Sequence[Region]], lines: str) -> list[tuple[Tensor, Tensor]]:
-        """The best row's bound of each region of each box, and which row that is."""
-        boxes = [some[0].box for some in regions]
-        shape = (-1, *self.network.input_shape)
-        ends = (np.stack([box.lower for box in boxes]), np.stack([box.upper for box in boxes]))
-        enclosure = enclose(self.network, *(torch.from_numpy(end).reshape(shape) for end in ends))
-        most = max(map(len, regions))
-        padded = [[*some, *[some[-1]] * (most - len(some))] for some in regions]  # each box as many regions
-        parts = stack([region for some in padded for region in some], self.network)
-        rows = tuple(part.reshape(len(boxes), -1, *part.shape[2:]) for part in parts)
-        if lines == "flat":
-            bounds = interval_rows(enclosure, *rows, check=self.check)
-        else:
-            slopes = ("fastlin", "crown") if lines == "either" else (lines,)
-            bounds = linear_rows(enclosure, LayerBounding(slopes=slopes, ascent=None), *rows, check=self.check)
-        best = bounds.reshape(len(boxes), most, -1).max(2)
-        found = zip(best.values, best.indices, regions, strict=True)
-        return [(bound[: len(some)], row[: len(some)]) for bound, row, some in found]
-
-
-def _scale(region: Region) -> float:
-    parts = (region.on_output, region.constant, region.on_input)
-    return max(float(np.abs(part).max(initial=0.0)) for part in parts if part is not None)
 
 
 @dataclass(frozen=True)

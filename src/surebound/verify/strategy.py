@@ -85,6 +85,9 @@ class Strategy:
     standstill_share: float = 0.01  # of the distance to 0, a smaller rise of the lowest bound than which is none
     program_entries: int = 2**16  # in the matrices of a folded form, up to which its programs take milliseconds
 
+    # Proofs
+    merging: float = 0.1  # of a search that is written down, for attempts to make one leaf of two
+
     # The search over inputs
     slope_floor: float = 0.2  # of the steepest slope seen, which every input counts with in a split
     remembered: int = 4096  # neurons up to which a box keeps its layers' bounds for its parts

@@ -16,7 +16,7 @@ from surebound.bounds.timed import Check, timed
 from surebound.branching.bias import biases
 from surebound.branching.rule import Context
 from surebound.network.graph import Network
-from surebound.problem import Region
+from surebound.problem import Matrix, Region, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +149,22 @@ def _nonnegative(multipliers: Tensor | None) -> Tensor | None:
     return None if multipliers is None else multipliers.clamp_min(0.0)
 
 
+def stack_rows(regions: Sequence[Region], count: int | None = None) -> tuple[Matrix, Matrix, Vector]:
+    """All rows of all regions over a box, one after the other, the last repeated until there are `count`.
+
+    # (rows, outputs), (rows, inputs), (rows,)
+    """
+    zero = np.zeros_like(regions[0].box.lower)[None]
+    on_output = np.concatenate([r.on_output for r in regions])
+    on_input = np.concatenate([zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions])
+    constant = np.concatenate([r.constant for r in regions])
+    more = len(constant) if count is None else count
+    index = np.minimum(np.arange(more), len(constant) - 1)
+    return on_output[index], on_input[index], constant[index]
+
+
 def specify(form: Form, regions: Sequence[Region]) -> Specification:
     """The regions' rows over the form's columns."""
-    zero = np.zeros_like(regions[0].box.lower)[None]
-    on_input = [zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions]
-    rows = form.rows(
-        torch.from_numpy(np.concatenate([r.on_output for r in regions])),
-        torch.from_numpy(np.concatenate(on_input)),
-        torch.from_numpy(np.concatenate([r.constant for r in regions])),
-    )
+    rows = form.rows(*(torch.from_numpy(part) for part in stack_rows(regions)))
     starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
     return Specification(rows, tuple(starts.tolist()), form.start_error(rows))

@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from chains import tiny_batch, tiny_chain
 from torch import Tensor, nn
 
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Draws, Terms
+from surebound.train.cauchy import Projections
 from surebound.train.chain import Chain
 from surebound.train.losses.colt import COLT
-from surebound.train.zonotope import Projections, enclose
-from tests.chains import tiny_batch, tiny_chain
+from surebound.train.zonotope import enclose
 
 RHO = (0.4, 0.3, 0.2, 0.0)
 TAILS = {0: 0, 1: 3, 2: 5, 3: 8}  # where in the tiny chain's module the layers after the first j start

@@ -173,6 +173,7 @@ if child:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_gradient_of_one(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))

@@ -136,6 +136,7 @@ def test_a_box_without_a_width_gives_the_natural_loss(name: str, stage: int, nor
     assert terms.total.item() - beside == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.slow
 @every_method
 @with_and_without_norms
 def test_gradients_are_those_of_central_differences(name: str, stage: int, norm: bool) -> None:
@@ -280,6 +281,7 @@ def learned(name: str) -> tuple[float, float, Validation]:
     return totals[0], totals[-1], result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_dozen_images_are_learned(name: str) -> None:
     first, last, result = learned(name)

@@ -16,7 +16,6 @@ from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch
 from surebound.train.chain import Chain, Layer
 from surebound.train.interval import propagate
-from surebound.train.losses import relu_stability
 from surebound.train.losses.relu_stability import ReLUStability, improved_bounds, joint_cost, joint_radius
 
 
@@ -110,8 +109,7 @@ PAIRS: dict[str, tuple[nn.Module, ...]] = {
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("block", [1, 2**22])
-def test_the_joint_radius_is_that_of_the_matrices(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relu_stability, "BLOCK_ELEMENTS", block)
+def test_the_joint_radius_is_that_of_the_matrices(name: str, block: int) -> None:
     modules = nn.Sequential(*PAIRS[name]).double()
     last = modules[1].out_channels if isinstance(modules[1], nn.Conv2d) else 4
     first, second = _pair(modules, last)
@@ -119,7 +117,7 @@ def test_the_joint_radius_is_that_of_the_matrices(name: str, block: int, monkeyp
     active = (torch.rand(3, *first.shape, generator=generator) < 0.6).double()
     radius = torch.rand(3, *first.in_shape, generator=generator, dtype=torch.float64)
     weights = torch.rand(3, *second.shape, generator=generator, dtype=torch.float64)
-    found = joint_radius(first, second, active, radius)
+    found = joint_radius(first, second, active, radius, block=block)
     products = dense(second) @ (active.flatten(1).unsqueeze(2) * dense(first))
     expected = (products.abs() @ radius.flatten(1).unsqueeze(2)).reshape(found.shape)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)

@@ -72,6 +72,7 @@ def test_layers_hold_all_samples_and_are_tighter(name: str, rounds: int, rng: np
     assert min(widths) < (0.98 if rounds == 4 else 1.0 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_exact_ranges_lie_inside_and_many_splits_reach_them(seed: int) -> None:
     """With more splits than neurons, every part is linear but for its last few; a narrow gap is left by the ascent."""
@@ -118,6 +119,7 @@ def test_without_time_the_bounds_stay(rng: np.random.Generator) -> None:
         assert all(torch.equal(a, b) for a, b in zip(before.layer(k), after.layer(k), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []

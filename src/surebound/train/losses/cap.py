@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from surebound.train.batch import Batch, Draws, Terms
+from surebound.train.cauchy import Projections
 from surebound.train.chain import Chain, Layers, linear
 from surebound.train.interval import Interval, affine_interval, propagate
 from surebound.train.linear_bounds import (
@@ -22,7 +23,6 @@ from surebound.train.linear_bounds import (
     triangle,
 )
 from surebound.train.mixture import expect_within, natural_part
-from surebound.train.zonotope import Projections
 
 NORM_ELEMENTS = 2**21  # numbers whose norms are estimated at once, so that they stay in a CPU's cache
 
@@ -142,9 +142,9 @@ def projected_layers(layers: Layers, box: Interval, draws: Draws, projections: P
     return found
 
 
-def _norms(projected: Tensor, projections: Projections) -> Tensor:
+def _norms(projected: Tensor, projections: Projections, elements: int = NORM_ELEMENTS) -> Tensor:
     """ℓ1 norms, estimated for each group of vectors and added up. # (batch, groups · count, n) -> (batch, n)"""
-    size = max(1, NORM_ELEMENTS // projected[0].numel())
+    size = max(1, elements // projected[0].numel())
     norms = [
         torch.stack([projections.estimate(g.transpose(0, 1)) for g in part.split(projections.count, 1)]).sum(0)
         for part in projected.split(size)

@@ -9,9 +9,10 @@ from torch import Tensor
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import PER_STAGE, Batch, Terms
+from surebound.train.cauchy import Projections
 from surebound.train.chain import Chain, l1_norm
 from surebound.train.mixture import expect_within
-from surebound.train.zonotope import Projections, enclose
+from surebound.train.zonotope import enclose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class COLT:
     means over the batch, with f^j the layers after the first j, θ^j their weights, and x′_j an attack's point in the
     zonotope ℂ_j(x) around their input: the attack moves its error terms in [−1, 1], in steps relative to these. At
     stage 0, ℂ_0 is the input's box, and the natural loss stands for the one of stage −1. l̂ and û are estimated from
-    Cauchy projections (`surebound.train.zonotope`) and have gradients to layer j + 1 alone.
+    Cauchy projections (`surebound.train.cauchy`) and have gradients to layer j + 1 alone.
 
     By default this is the IBP-R paper's port (its appendix): norms by the ``geometric-mean`` of clipped variables.
     The authors' own has the ``median`` and an attack whose last step only evaluates (`TrainAttack.last_step`). Both

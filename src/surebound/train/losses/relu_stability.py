@@ -104,14 +104,14 @@ def joint_cost(first: Layer, second: Layer) -> int:
     return prod(out) * channels * prod(second.weight.shape[2:]) * first.in_shape[0] * prod(_windows(first, second)[0])
 
 
-def joint_radius(first: Layer, second: Layer, active: Tensor, radius: Tensor) -> Tensor:
+def joint_radius(first: Layer, second: Layer, active: Tensor, radius: Tensor, *, block: int = BLOCK_ELEMENTS) -> Tensor:
     """|A_2 D_a A_1| r for each sample, with gradients to A_1 and A_2; composed weights are made again for these.
 
     # active: (batch, *first.shape) of 0 and 1, radius: (batch, *first.in_shape) -> (batch, *second.shape)
     """
     if isinstance(first, Conv) and isinstance(second, Conv):
-        return _joint_convolutions(first, second, active, radius)
-    count = max(1, BLOCK_ELEMENTS // (second.weight.shape[0] * prod(first.shape)))
+        return _joint_convolutions(first, second, active, radius, block)
+    count = max(1, block // (second.weight.shape[0] * prod(first.shape)))
 
     def run(a: Tensor, r: Tensor) -> Tensor:
         rows = second.weight * a.flatten(1).unsqueeze(1)  # (samples, out, neurons between)
@@ -121,7 +121,7 @@ def joint_radius(first: Layer, second: Layer, active: Tensor, radius: Tensor) ->
     return torch.cat([_again(run, a, r) for a, r in zip(active.split(count), radius.split(count), strict=True)])
 
 
-def _joint_convolutions(first: Conv, second: Conv, active: Tensor, radius: Tensor) -> Tensor:
+def _joint_convolutions(first: Conv, second: Conv, active: Tensor, radius: Tensor, block: int) -> Tensor:
     """The same for two convolutions, where each output sees a window of inputs through a window of neurons.
 
     With m the activity in the window of neurons below an output position, the composed weights over the window of
@@ -137,7 +137,7 @@ def _joint_convolutions(first: Conv, second: Conv, active: Tensor, radius: Tenso
     kernel = _composed(first, second, window)  # (neurons in a window, out · inputs in a window)
     out, height, width = second.shape
     q = first.in_shape[0] * prod(window)
-    count = max(1, BLOCK_ELEMENTS // (out * height * width * q))
+    count = max(1, block // (out * height * width * q))
 
     def run(a: Tensor, r: Tensor) -> Tensor:
         seen = F.unfold(a, second.weight.shape[2:], second.dilation, second.padding, second.stride)

@@ -36,7 +36,7 @@ class InputSpace:
     ) -> None:
         """In a search that is `recorded`, a box is bounded from nothing but itself, as whoever checks it does."""
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
-        self.rows = stack(regions, network)
+        self.rows = _stack(regions, network)
         scale = torch.cat([part.flatten(1) for part in self.rows], dim=1).abs().amax(1)
         self.least = ROOM * scale if recorded else torch.zeros_like(scale)  # of a bound that proves
         self.counts = torch.tensor([len(region.constant) for region in regions])
@@ -130,7 +130,7 @@ def _middle(nodes: Nodes) -> Tensor:
     return (nodes.state["lower"] + nodes.state["upper"]) / 2
 
 
-def stack(regions: Sequence[Region], network: Network) -> tuple[Tensor, Tensor, Tensor]:
+def _stack(regions: Sequence[Region], network: Network) -> tuple[Tensor, Tensor, Tensor]:
     """All regions' rows, each region's last one repeated so that all have as many.
 
     # (regions, rows, outputs), (regions, rows, inputs), (regions, rows)

@@ -1,4 +1,4 @@
-"""What an attack returns, and the descent that all attacks share.
+"""The descent that all attacks share, and what an attack returns.
 
 An attack is its `Rule`: how a gradient becomes a move. Starting points, projection on the boxes, waves that bound the
 memory, the best point so far and when to stop are the same for all of them and live here.

@@ -1,0 +1,182 @@
+"""What proofs cost: `surebound verify` without and with --proof, and `surebound check`, on instances that are unsat.
+
+    python benchmarks/proofs.py --timeout 120 --threads 2
+
+Three processes an instance, one after the other. Results go to the log as they come (--resume goes on with it); the
+report is written at the end, to benchmarks/results/proofs.md. The exit code is 1 if any proof is not valid.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import (
+    RESULTS,
+    SHARED,
+    Instance,
+    Log,
+    Record,
+    Unavailable,
+    command_text,
+    machine,
+    markdown_table,
+    read_instances,
+    write_report,
+)
+from vnncomp import verify_process
+
+KEY = ("instance", "timeout", "threads")
+
+
+def main() -> int:
+    args = _arguments()
+    try:
+        everything = read_instances(args.vnncomp)
+    except Unavailable as reason:
+        print(f"{reason}; --vnncomp names the folder that holds instances.csv", file=sys.stderr)
+        return 2
+    instances = [i for i in everything if args.only in i.name and i.expected != "sat"][: args.limit]
+    log, where = Log(args.log, KEY, resume=args.resume), machine(args.threads)
+    records = []
+    for number, instance in enumerate(instances, 1):
+        record = log.find(instance=instance.name, timeout=args.timeout, threads=args.threads)
+        if record is None:
+            record = run_instance(instance, args.timeout, args.threads)
+            log.add(record)
+        print(f"[{number}/{len(instances)}] {_line(record)}", flush=True)
+        records.append(record)
+    write_report(args.out, report(records, where))
+    print(summary(records))
+    return int(any(r["proved"] and r["answer"] != "valid" for r in records))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vnncomp", type=Path, default=SHARED / "vnncomp", help="the folder with instances.csv")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each verification (default 120)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each process (default 2)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="those whose benchmark/network/property has TEXT")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N of the instances")
+    parser.add_argument("--log", type=Path, default=RESULTS / "proofs.jsonl", help="results as JSON lines")
+    parser.add_argument("--resume", action="store_true", help="keep what the log already holds")
+    parser.add_argument("--out", type=Path, default=RESULTS / "proofs.md", help="the report")
+    return parser.parse_args()
+
+
+def run_instance(instance: Instance, timeout: float, threads: int) -> Record:
+    """Verify twice, in the order that the last letter of the name gives; then check what was proved."""
+    record: Record = {"instance": instance.name, "timeout": timeout, "threads": threads}
+    with tempfile.TemporaryDirectory() as folder:
+        proof = Path(folder, "proof")
+        runs = {"without": [], "with": ["--proof", str(proof)]}
+        order = sorted(runs, reverse=len(instance.name) % 2 == 0)  # so that neither always comes first
+        found = {name: verify_process(instance, timeout, threads, options=runs[name])[0] for name in order}
+        record |= {name: answer["wall"] for name, answer in found.items()}
+        record |= {"verdict": found["without"]["verdict"], "with_verdict": found["with"]["verdict"]}
+        record |= {"subproblems": found["with"]["subproblems"], "proved": found["with"]["verdict"] == "unsat"}
+        record |= _check(instance, proof, threads) if record["proved"] else {"answer": "", "check": None}
+    return record
+
+
+def _check(instance: Instance, proof: Path, threads: int) -> Record:
+    if not proof.is_file():
+        return {"answer": "no proof was written", "check": None}
+    result = proof.with_suffix(".json")
+    command = [sys.executable, "-m", "surebound", "check", str(instance.onnx), str(instance.vnnlib), str(proof)]
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [*command, "--quiet", "--json", str(result)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=threads_environment(threads),
+    )
+    seconds = time.perf_counter() - begin
+    details = json.loads(result.read_text()) if result.is_file() else {}
+    answer = (done.stdout or done.stderr).strip().split("\n", 1)[0]
+    return {
+        "answer": answer,
+        "check": round(seconds, 3),
+        "bytes": proof.stat().st_size,
+        "leaves": details.get("leaves"),
+        "claims": details.get("claims"),
+        "slack": details.get("slack"),
+    }
+
+
+def threads_environment(threads: int) -> dict[str, str]:
+    """For NumPy's BLAS."""
+    import os
+
+    return os.environ | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+
+
+def _line(r: Record) -> str:
+    if not r["proved"]:
+        return f"{r['instance']}: {r['verdict']} without, {r['with_verdict']} with a proof"
+    return (
+        f"{r['instance']}: {r['without']:.2f} s, with a proof {r['with']:.2f} s, check {r['check'] or 0:.2f} s, "
+        f"{r.get('bytes', 0):,} bytes, {r['answer']}"
+    )
+
+
+def _both(records: Sequence[Record]) -> list[Record]:
+    return [r for r in records if r["proved"] and r["verdict"] == "unsat" and r["answer"] == "valid"]
+
+
+def summary(records: Sequence[Record]) -> str:
+    """Ratios over what was proved either way, and checked."""
+    both = _both(records)
+    valid = sum(r["answer"] == "valid" for r in records)
+    proved = sum(r["proved"] for r in records)
+    text = f"{valid} of {proved} proofs are valid"
+    if not both:
+        return text
+    mean = statistics.geometric_mean
+    written, checked = mean(r["with"] / r["without"] for r in both), mean(r["check"] / r["without"] for r in both)
+    size = statistics.median(r["bytes"] for r in both)
+    return (
+        f"{text}; geometric means: verify with a proof ÷ without {written:.2f}, check ÷ verify {checked:.2f}; "
+        f"median size {size / 1e6:.3f} MB"
+    )
+
+
+def report(records: Sequence[Record], where: str) -> str:
+    """The page."""
+    rows = [
+        [
+            r["instance"],
+            f"{r['without']:.2f}" if r["verdict"] == "unsat" else r["verdict"],
+            f"{r['with']:.2f}" if r["proved"] else r["with_verdict"],
+            "" if r["check"] is None else f"{r['check']:.2f}",
+            f"{r['bytes']:,}" if r.get("bytes") else "",
+            f"{r['leaves']:,}" if r.get("leaves") else "",
+            r["answer"],
+        ]
+        for r in records
+    ]
+    columns = ["instance", "verify, s", "with --proof, s", "check, s", "bytes", "leaves", "check says"]
+    table = markdown_table(columns, rows)
+    return f"""# Proofs
+
+{command_text()}
+
+{where}
+
+Wall time of whole processes, imports and reading included. A leaf is a bound that the checker evaluates: one for each
+claim about a neuron, and those of the trees.
+
+{summary(records)}.
+
+{table}
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Intervals, FastLin, CROWN and α-CROWN: every layer from first to last, then the output, all by the same method.
+
+Intervals (Gowal 2018, Mirman 2018; the paper's appendix D) are one pass forwards (`surebound.bounds.enclosure`), the
+others one pass backwards for each layer (`surebound.bounds.root`). Those take the upper line ā x̂ + b̄ of the triangle;
+below, FastLin (Wong & Kolter 2018, Weng 2018) takes the parallel ā x̂ and CROWN (Zhang 2018) whichever of 0 and x̂
+leaves the smaller area. Neither is always the better one. α-CROWN (Xu 2021) optimises the lower slopes α for each
+bounded neuron by projected gradient ascent.
+"""
+
+import torch
+from torch import Tensor
+
+from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.enclosure import Enclosure, enclose
+from surebound.bounds.result import LayerBounds
+from surebound.bounds.root import LayerBounding, bound_neurons, tighten_layers
+from surebound.network.graph import Network
+
+
+def interval(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
+    """l̂ = [W]₊ l + [W]₋ u + b and its mirror image, layer by layer, rounded outward."""
+    return collect(enclose(network, lower, upper))
+
+
+def fastlin(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
+    """Bounds with the lower slope parallel to the upper one."""
+    return layerwise(network, lower, upper, LayerBounding(slopes=("fastlin",), ascent=None))
+
+
+def crown(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
+    """Bounds with the lower slope 0 or 1."""
+    return layerwise(network, lower, upper, LayerBounding(slopes=("crown",), ascent=None))
+
+
+def alpha_crown(
+    network: Network, lower: Tensor, upper: Tensor, *, iterations: int = 20, lr: float = 0.5
+) -> LayerBounds:
+    """Starts from the better of FastLin and CROWN, neuron by neuron: for the same layer bounds it is never worse."""
+    ascent = Ascent(iterations=iterations, lr=lr)
+    return layerwise(network, lower, upper, LayerBounding(ascent=ascent))
+
+
+def layerwise(network: Network, lower: Tensor, upper: Tensor, bounding: LayerBounding) -> LayerBounds:
+    """Every layer, then the output, by the same method; intervals are kept where they are tighter."""
+    enclosure = Enclosure(network, lower.double(), upper.double())
+    tighten_layers(enclosure, bounding, lambda: None)
+    everything = torch.arange(network.outputs)
+    low, high = bound_neurons(enclosure, network.output, everything, bounding, lambda: None)
+    shape = enclosure.lower[network.output].shape
+    enclosure.tighten(network.output, low.reshape(shape), high.reshape(shape))
+    return collect(enclosure)
+
+
+def collect(enclosure: Enclosure) -> LayerBounds:
+    """The bounds that an enclosure of all nodes holds on layers and output."""
+    network = enclosure.network
+    nodes = [*(network.before(k) for k in range(len(network.layers))), network.output]
+    return LayerBounds(
+        tuple(enclosure.lower[n].flatten(1) for n in nodes), tuple(enclosure.upper[n].flatten(1) for n in nodes)
+    )

@@ -1,0 +1,103 @@
+"""The stage that bounds rows of many boxes at once, with intervals for the layers: what settles most images."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surebound.bounds.enclosure import enclose
+from surebound.bounds.margins import interval_rows, linear_rows
+from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding
+from surebound.bounds.timed import Check
+from surebound.network.graph import Network
+from surebound.network.linear import size
+from surebound.problem import Region
+from surebound.proof.record import ROOM
+from surebound.verify.cascade import Question, Settled
+from surebound.verify.subject import stack_rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Bounds on the rows of the open regions, with intervals for the layers: one backward pass."""
+
+    name: Literal["ibp", "crown"]
+    network: Network
+    check: Check = lambda: None  # raises when the time is up
+    elements: int = CHUNK_ELEMENTS  # of the largest tensor
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        for lines in self._lines(any(question.record is not None for question in open_)):
+            for batch in self._batches([question for question in open_ if question.open]):
+                found = self._bounds([question.open for question in batch], lines)
+                for question, bounds in zip(batch, found, strict=True):
+                    self._learn(question, bounds, lines)
+        return [question.proved(self.name) for question in open_]
+
+    def _lines(self, recorded: bool) -> tuple[str, ...]:
+        """The lines around ReLUs: a proof has to name one, else the better of two is chosen in float32."""
+        if self.name == "ibp":
+            return ("flat",)
+        return ("fastlin", "crown") if recorded else ("either",)
+
+    def _learn(self, question: Question, bounds: Tensor, lines: str) -> None:
+        """Take the bounds of all rows of the open regions, one after the other. The best of a region is its bound."""
+        regions, recording = question.open, question.recording
+        counts = [len(region.constant) for region in regions]
+        whose = torch.arange(len(regions)).repeat_interleave(torch.tensor(counts))
+        best = torch.full((len(regions),), -torch.inf, dtype=torch.float64)
+        best.scatter_reduce_(0, whose, bounds, "amax")
+        if recording is None:
+            question.learn(best)
+            return
+        stays = question.learn(best - ROOM * torch.tensor([_scale(region) for region in regions]))
+        for i in torch.nonzero(~stays).flatten().tolist():
+            recording.record.by_row(recording.regions[i], lines, int(bounds[whose == i].argmax()), counts[i])
+
+    @property
+    def _most(self) -> int:
+        """Rows bounded at once."""
+        return max(1, self.elements // max(size(node.shape) for node in self.network.nodes))
+
+    def _batches(self, open_: Sequence[Question]) -> Iterator[list[Question]]:
+        """Questions with about as many rows each, since all of a batch are given as many as the largest has."""
+        batch, most = list[Question](), self._most
+        counts, least = [sum(len(region.constant) for region in question.open) for question in open_], 0
+        for i in sorted(range(len(open_)), key=counts.__getitem__):
+            if batch and (counts[i] > 2 * least or counts[i] * (len(batch) + 1) > most):
+                yield batch
+                batch = []
+            least = least if batch else counts[i]
+            batch.append(open_[i])
+        if batch:
+            yield batch
+
+    def _bounds(self, regions: Sequence[Sequence[Region]], lines: str) -> list[Tensor]:
+        """A bound on each row of the regions of each box, one region after the other."""
+        boxes = [some[0].box for some in regions]
+        shape = (-1, *self.network.input_shape)
+        ends = (np.stack([box.lower for box in boxes]), np.stack([box.upper for box in boxes]))
+        enclosure = enclose(self.network, *(torch.from_numpy(end).reshape(shape) for end in ends))
+        counts = [sum(len(region.constant) for region in some) for some in regions]
+        most = max(counts)
+        stacked = [stack_rows(some, most) for some in regions]
+        on_output, on_input, constant = (torch.from_numpy(np.stack(part)) for part in zip(*stacked, strict=True))
+        slopes = ("fastlin", "crown") if lines == "either" else (lines,)
+        bounds = []
+        for at in torch.arange(most).split(max(1, self._most // len(boxes))):
+            self.check()
+            rows = on_output[:, at], on_input[:, at], constant[:, at]
+            bounds.append(
+                interval_rows(enclosure, *rows, check=self.check)
+                if lines == "flat"
+                else linear_rows(enclosure, LayerBounding(slopes=slopes, ascent=None), *rows, check=self.check)
+            )
+        return [bound[:count] for bound, count in zip(torch.cat(bounds, dim=1), counts, strict=True)]
+
+
+def _scale(region: Region) -> float:
+    parts = (region.on_output, region.constant, region.on_input)
+    return max(float(np.abs(part).max(initial=0.0)) for part in parts if part is not None)

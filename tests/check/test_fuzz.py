@@ -1,0 +1,72 @@
+"""Nothing false passes: a short run of the fuzzer (`make fuzz` runs it for longer), and what hostile files cost."""
+
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuzz import Target, bare, false_problem, hostile, run, violated
+from prover import Chain, Layer, Problem, Region, start
+
+SECONDS = 20.0
+
+
+def test_no_false_proof_is_accepted() -> None:
+    tally = run(SECONDS, 0)
+    assert tally["properties"] >= 3
+    assert tally["invalid"] >= 100
+    assert tally["climbs"] >= 3
+
+
+def test_the_oracle_knows_a_violation() -> None:
+    chain = Chain([Layer(np.array([[2.0]]), np.array([1.0]))])
+    region = Region(np.zeros(1), np.ones(1), [(np.ones(1), np.zeros(1), -1.0)])
+    assert violated(Problem(chain, [region]), [0])  # type: ignore[list-item]
+    assert not violated(Problem(chain, [region]), [1])  # type: ignore[list-item]
+
+
+def test_hostile_files_are_refused(tmp_path: Path) -> None:
+    false, _ = false_problem(0)
+    target = Target(false, tmp_path, Counter())
+    reasons = {name: target.offer(path) for name, path in hostile(false, tmp_path)}
+    assert len(reasons) > 25
+    assert all(len(reason) < 400 and "\n" not in reason for reason in reasons.values())
+    assert "at most" in reasons["an absurd shape"]
+    assert "longer or shorter" in reasons["a bomb of zeros"]
+    assert "two members of one name" in reasons["two members of one name"]
+
+
+def test_hostile_files_take_little_memory(tmp_path: Path) -> None:
+    """In a process that may take 1 GiB beyond what imports take."""
+    code = f"""
+    import resource, sys
+    from collections import Counter
+    from pathlib import Path
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    from fuzz import Target, false_problem, hostile
+    false, _ = false_problem(0)
+    folder = Path({str(tmp_path)!r})
+    target = Target(false, folder, Counter())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name, path in hostile(false, folder):
+        target.offer(path)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2**20  # KiB
+
+
+@pytest.mark.parametrize("lines", ["flat", "crown", "fastlin"])
+def test_a_bound_of_zero_is_not_enough(tmp_path: Path, lines: str) -> None:
+    """y = x on [0, 1] and the row y <= 0: the least value is 0, which the row allows."""
+    chain = Chain([Layer(np.eye(1), np.zeros(1)), Layer(np.eye(1), np.zeros(1))])
+    problem = Problem(chain, [Region(np.zeros(1), np.ones(1), [(np.ones(1), np.zeros(1), 0.0)])])
+    assert "has the bound" in Target(problem, tmp_path, Counter()).offer(bare(problem, lines))
+
+
+def test_a_proof_without_steps_proves_nothing(tmp_path: Path) -> None:
+    false, _ = false_problem(1)
+    assert "nothing is proved" in Target(false, tmp_path, Counter()).offer(start(false))

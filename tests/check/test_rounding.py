@@ -1,0 +1,363 @@
+"""No float64 bound exceeds the exact one, where all roundings go the same way: tiny equal summands against a large one.
+
+Each network stresses one error term: a bound without that term exceeds what the same code computes with fractions.
+"""
+
+from collections.abc import Callable
+from decimal import Decimal, getcontext
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import Graph, rational
+
+from surebound.check.arithmetic import LIMIT, Arithmetic, InvalidError
+from surebound.check.bounds import Enclosure, Splits, Way, relax
+from surebound.check.network import Network, read_network
+from surebound.check.steps import Rows
+from surebound.check.vnnlib import Property, read_property
+
+FLOAT, EXACT = Arithmetic(), Arithmetic(exact=True)
+HALF = 2.0**-53  # of 1's last place: one of it is lost, and every one of many if they come one by one
+TINY = [HALF, -HALF, HALF * 1.75, -HALF * 1.75, HALF / 2, -HALF / 2]
+
+
+def tiny_row(rng: np.random.Generator, n: int) -> np.ndarray:
+    row = np.full(n, rng.choice(TINY))
+    row[rng.integers(n)] = rng.choice([1.0, -1.0, 1.5])
+    return row
+
+
+KINDS: dict[str, Callable[[np.random.Generator, Graph, str, int], str]] = {}
+
+
+def kind(make: Any) -> Any:
+    KINDS[make.__name__] = make
+    return make
+
+
+# Each reads a tensor of shape (1, 1) and returns another.
+
+
+@kind
+def summed(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    """Many equal entries with tiny weights: long sums forward."""
+    return g.add("MatMul", g.add("Gather", x, [0] * n, axis=1), tiny_row(rng, n)[:, None])
+
+
+@kind
+def fanned(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    """One entry that many rows read: long sums backward."""
+    return g.add("MatMul", g.add("MatMul", x, tiny_row(rng, n)[None]), np.ones((n, 1)))
+
+
+@kind
+def convolved(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    image = g.add("Reshape", x, [1, 1, 1])
+    wide = g.add("Conv", image, tiny_row(rng, n)[:, None, None])
+    return g.add("Reshape", g.add("Conv", wide, np.ones((1, n, 1))), [1, 1])
+
+
+@kind
+def picked(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    """One entry that is moved to many places: sums in the adjoint of a move."""
+    row = tiny_row(rng, n)
+    return g.add("MatMul", g.add("Mul", g.add("Gather", x, [0] * n, axis=1), row[None]), np.ones((n, 1)))
+
+
+@kind
+def biased(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    """Many tiny biases, added up by a row of ones."""
+    wide = g.add("Add", g.add("MatMul", x, np.ones((1, n)) * rng.choice(TINY)), tiny_row(rng, n)[None])
+    return g.add("MatMul", wide, np.ones((n, 1)))
+
+
+@kind
+def joined(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    """One tensor with many readers."""
+    total = x
+    for _ in range(min(n, 60)):
+        total = g.add("Add", total, g.add("Mul", x, np.array([[rng.choice(TINY)]])))
+    return total
+
+
+@kind
+def shifted(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    """Many additions, one after the other."""
+    for _ in range(min(n, 60)):
+        x = g.add("MatMul", g.add("Add", x, np.array([[rng.choice(TINY)]])), np.ones((1, 1)))
+    return x
+
+
+@kind
+def divided(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    """Quotients: the weights themselves are rounded."""
+    wide = g.add("Div", g.add("Gather", x, [0] * n, axis=1), np.full((1, n), rng.choice([3.0, 7.0, -49.0])))
+    return g.add("MatMul", wide, np.ones((n, 1)))
+
+
+@kind
+def averaged(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    image = g.add("Reshape", g.add("Gather", x, [0] * (7 * n), axis=1), [1, 1, n, 7])
+    pooled = g.add("AveragePool", image, kernel_shape=[1, 7])
+    return g.add("MatMul", g.add("Reshape", pooled, [1, n]), np.ones((n, 1)))
+
+
+@kind
+def rectified(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    """Neurons that are active, inactive or open over a box around 1."""
+    weight = rng.choice([1.0, -1.0, 3.0, 0.1], size=(1, n))
+    wide = g.add("Add", g.add("MatMul", x, weight), -weight * rng.choice([0.5, 1.0, 1.0 + 2.0**-30], size=(1, n)))
+    return g.add("MatMul", g.add("Relu", wide), rng.choice([-1.0, -1 / 3, 0.1, 1.0, *TINY], size=(n, 1)))
+
+
+@kind
+def leaky(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
+    return g.add("LeakyRelu", x, alpha=0.1)
+
+
+def network_of(seed: int, names: list[str]) -> tuple[bytes, int]:
+    """An ONNX file over one input and, sometimes, many pinned ones with tiny weights; and its number of inputs."""
+    rng = np.random.default_rng(seed)
+    inputs = int(rng.choice([1, 1, 40, 300]))
+    g = Graph((1, inputs), dtype=np.float64)
+    x = "x"
+    if inputs > 1:
+        x = g.add("MatMul", "x", np.r_[1.0, np.full(inputs - 1, rng.choice(TINY))][:, None])
+    for name in names:
+        x = KINDS[name](rng, g, x, int(np.exp(rng.uniform(np.log(3), np.log(300)))))
+    outputs = int(rng.choice([1, 1, 100]))
+    if outputs > 1:
+        g.add("MatMul", x, tiny_row(rng, outputs)[None])
+    elif not g.nodes:
+        g.add("Identity", x)
+    return g.bytes(), inputs
+
+
+def box_of(rng: np.random.Generator, inputs: int) -> tuple[np.ndarray, np.ndarray]:
+    low = np.r_[rng.choice([1.0, 0.1, 1.0 + 2.0**-40]), np.full(inputs - 1, rng.choice([1.0, 0.1]))]
+    high = low.copy()
+    high[0] *= 1 + rng.choice([0.0, 1e-15, 1e-9, 1e-4, 0.5])
+    return low, high
+
+
+def enclosures(content: bytes, low: np.ndarray, high: np.ndarray) -> tuple[Enclosure, Enclosure]:
+    """Intervals in both arithmetics; those of layers are the float64 ones in both, so that all lines are the same."""
+    made = []
+    for arithmetic in (FLOAT, EXACT):
+        made.append(Enclosure(read_network(content, low.size, arithmetic), arithmetic, low[None], high[None]))
+    rounded, exact = made
+    for layer in range(len(rounded.network.layers)):
+        rounded.extend(layer)
+        exact.extend(layer)
+        exact.layers[layer] = tuple(rational(end) for end in rounded.layers[layer])  # type: ignore[assignment]
+    for enclosure in made:
+        enclosure.extend(len(enclosure.network.layers))
+    return rounded, exact
+
+
+def ways(rng: np.random.Generator, rounded: Enclosure, exact: Enclosure) -> tuple[Way, Way]:
+    """The same lines, splits and multipliers in both arithmetics, for three rows."""
+    lines = str(rng.choice(["flat", "crown", "fastlin", "stored"]))
+    splits: tuple[dict[int, Splits], dict[int, Splits]] = ({}, {})
+    alpha: dict[int, np.ndarray] = {}
+    for layer, width in enumerate(rounded.network.widths):
+        alpha[layer] = rng.uniform(size=(3, width))
+        if rng.random() < 0.5:
+            row, neuron = np.array([0, 2]), rng.integers(width, size=2)
+            sign, beta = rng.choice([-1, 1], size=2), rng.choice([0.0, 0.1, 1 / 3, HALF, 10.0], size=2)
+            splits[0][layer] = Splits(row, neuron, sign, beta)
+            splits[1][layer] = Splits(row, neuron, sign, rational(beta))
+
+    def of(enclosure: Enclosure, convert: Any) -> Any:
+        def line(layer: int) -> Any:
+            low, high = enclosure.layers[layer]
+            made = relax(enclosure.arithmetic, low, high, lines)
+            if lines != "stored":
+                return made
+            free = (low[0] < 0) & (high[0] > 0)
+            lower = np.where(free, convert(alpha[layer]), np.repeat(made.lower, 3, 0))
+            return made._replace(lower=lower)
+
+        return line
+
+    return Way(of(rounded, np.asarray), splits[0], None), Way(of(exact, rational), splits[1], None)
+
+
+def compare(seed: int, names: list[str]) -> None:
+    """Intervals hold the exact ones, and bounds are not above the exact ones."""
+    rng = np.random.default_rng(seed)
+    content, inputs = network_of(seed, names)
+    low, high = box_of(rng, inputs)
+    rounded, exact = enclosures(content, low, high)
+    for i in range(len(rounded.network.ops)):
+        assert all(Fraction(a) <= b for a, b in zip(rounded.low[i].flat, exact.low[i].flat, strict=True)), f"node {i}"
+        assert all(Fraction(a) >= b for a, b in zip(rounded.high[i].flat, exact.high[i].flat, strict=True)), f"node {i}"
+    way, same = ways(rng, rounded, exact)
+    output = rounded.network.output
+    start = rng.choice([1.0, -1.0, 0.1, *TINY], size=(3, rounded.network.sizes[output]))
+    constant = rng.choice([0.0, 1.0, -0.1, 1e3], size=3)
+    value = rounded.backward({output: start}, constant, np.zeros(3), way)
+    truth = exact.backward({output: rational(start)}, rational(constant), rational(np.zeros(3)), same)
+    assert np.isfinite(value).all()
+    for a, b in zip(value, truth, strict=True):
+        assert Fraction(a) <= b, f"{names} seed {seed}: {float(Fraction(a) - b):.3g} too high"
+    scale = max(float(v.max()) for v in rounded.size) + 1e3
+    assert all(float(b - Fraction(a)) <= 1e-7 * scale for a, b in zip(value, truth, strict=True))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_bounds_in_float64_are_not_above_exact_ones(name: str) -> None:
+    for seed in range(12):
+        compare(seed, [name])
+
+
+def test_bounds_of_several_kinds_in_a_row() -> None:
+    for seed in range(100, 130):
+        rng = np.random.default_rng(seed)
+        compare(seed, [str(n) for n in rng.choice(list(KINDS), size=3)])
+
+
+# ---- the parts
+
+
+def test_error_terms_have_room_for_their_own_rounding() -> None:
+    assert FLOAT.loss(1.0) >= 1.001
+    assert FLOAT.loss(0.0) >= 2.0**-1022 * LIMIT**2 * 2**60
+    assert (EXACT.loss(Fraction(1, 3)), EXACT.unit, EXACT.tiny) == (Fraction(1, 3), 0, 0)
+    assert FLOAT.gamma(7) == 7 * 2.0**-53
+
+
+def test_differences_are_rounded_down() -> None:
+    values = np.array([1.0, 1.0, 0.1, -1e16, 0.0, np.nan, np.inf, -np.inf, 1.0, 1.0])
+    errors = np.array([0.0, 2.0**-55, 1e-17, 0.3, 0.0, 0.0, 0.0, 0.0, np.inf, np.nan])
+    found = FLOAT.below(values, errors)
+    for value, error, low in zip(values[:5], errors[:5], found[:5], strict=True):
+        assert Fraction(low) < Fraction(value) - Fraction(error)
+    assert (found[5:] == -np.inf).all()
+
+
+def test_intercepts_have_room_for_a_rounded_slope() -> None:
+    rng = np.random.default_rng(0)
+    low, high = -(10.0 ** rng.uniform(-8, 8, 3000)), 10.0 ** rng.uniform(-8, 8, 3000)
+    low[:1000], high[:1000] = -rng.uniform(1, 1 + 1e-6, 1000), rng.uniform(1, 1 + 1e-6, 1000)
+    for kind in ("crown", "flat"):
+        lines = relax(FLOAT, low[None], high[None], kind)
+        for i in range(len(low)):
+            s, t, u, v = (Fraction(a) for a in (lines.slope[0, i], lines.intercept[0, i], low[i], high[i]))
+            for turned in (s, min(s * (1 + Fraction(2) ** -53), Fraction(1)), s * (1 - Fraction(2) ** -53)):
+                assert t >= max(-turned * u, (1 - turned) * v)
+
+
+def test_the_intercept_of_exact_lines_is_tight() -> None:
+    lines = relax(EXACT, rational([[-1.0, -0.5]]), rational([[1.0, 0.25]]), "crown")
+    assert lines.slope.tolist() == [[Fraction(1, 2), Fraction(1, 3)]]
+    assert lines.intercept.tolist() == [[Fraction(1, 2), Fraction(1, 6)]]
+
+
+@pytest.mark.parametrize("arithmetic", [FLOAT, EXACT])
+def test_stable_neurons_are_the_identity_or_zero(arithmetic: Arithmetic) -> None:
+    low, high = arithmetic.array([[0.0, -1.0, 2.0, -2.0, 0.0]]), arithmetic.array([[1.0, 0.0, 3.0, -1.0, 0.0]])
+    for kind in ("flat", "crown", "fastlin", "stored"):
+        lines = relax(arithmetic, low, high, kind)
+        assert lines.lower.astype(float).tolist() == lines.slope.astype(float).tolist() == [[1, 0, 1, 0, 1]]
+        assert not lines.intercept.any()
+
+
+def test_the_kinds_of_lines() -> None:
+    low, high = np.array([[-1.0, -1.0, -1.0]]), np.array([[1.0, 2.0, 0.5]])
+    third = 2 / 3
+    assert relax(FLOAT, low, high, "crown").lower.tolist() == [[0, 1, 0]]
+    assert relax(FLOAT, low, high, "fastlin").lower.tolist() == [[0.5, third, 0.5 / 1.5]]
+    assert (
+        relax(FLOAT, low, high, "stored").lower.tolist()
+        == relax(FLOAT, low, high, "flat").lower.tolist()
+        == [[0, 0, 0]]
+    )
+    assert relax(FLOAT, low, high, "stored").slope.tolist() == [[0.5, third, 0.5 / 1.5]]
+    np.testing.assert_allclose(relax(FLOAT, low, high, "flat").intercept, high, rtol=1e-14)
+    assert not relax(FLOAT, low, high, "flat").slope.any()
+
+
+def rows_of(numbers: list[str], constants: list[str]) -> tuple[Property, Network, Network]:
+    """Rows with decimals that float64 does not hold, on the outputs and inputs of the identity."""
+    head = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 1))(assert (<= X_0 1.5))"
+    for number, constant in zip(numbers, constants, strict=True):
+        head += f"(assert (<= (+ (* {number} Y_0) (* {number} X_0) {constant}) 0))"
+    g = Graph((1, 1))
+    g.add("Mul", "x", np.float32(-1.0))
+    return read_property(head.encode()), *(read_network(g.bytes(), 1, a) for a in (FLOAT, EXACT))
+
+
+def test_decimals_of_rows_are_paid_for() -> None:
+    """Σ π_j (c_j y + c_j x + e_j) with y = −x, whose terms cancel but for their roundings."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        count = int(rng.integers(1, 40))
+        numbers = [f"{rng.uniform(0.05, 0.2):.25f}" for _ in range(count)]
+        constants = [f"{rng.choice([-1, 1]) * rng.uniform(0.05, 0.2):.25f}" for _ in range(count)]
+        problem, *networks = rows_of(numbers, constants)
+        pi = rng.choice([1.0, 0.1, 1 / 3, 2.0**-53], size=(4, count))
+        found = []
+        for arithmetic, network in zip((FLOAT, EXACT), networks, strict=True):
+            lower, upper = problem.boxes[0]
+            enclosure = Enclosure(network, arithmetic, lower[None], upper[None])
+            enclosure.extend(0)
+            rows = Rows(problem, problem.regions[0], arithmetic)
+            found.append(rows.bound(enclosure, arithmetic.array(pi), Way(lambda _: None, {}, None)))  # type: ignore[arg-type]
+        assert all(Fraction(a) <= b for a, b in zip(*found, strict=True))
+        assert all(float(b) - a < 1e-12 for a, b in zip(*found, strict=True))
+
+
+def test_a_row_beyond_the_limit_is_refused() -> None:
+    problem, *_ = rows_of(["1" + "0" * 80], ["0"])
+    with pytest.raises(InvalidError, match="beyond"):
+        Rows(problem, problem.regions[0], FLOAT)
+
+
+@pytest.mark.parametrize("name", ["summed", "joined", "rectified", "picked"])
+def test_several_boxes_at_once_give_the_bounds_of_each(name: str) -> None:
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        content, inputs = network_of(seed, [name, "rectified"])
+        low, high = box_of(rng, inputs)
+        lows, highs = np.stack([low, low * 1.5, low * 0.5]), np.stack([high + 0.5, high * 1.5, high])
+        network = read_network(content, inputs, FLOAT)
+        which = np.array([2, 0, 1, 0])
+        start = rng.normal(size=(4, network.sizes[network.output]))
+        several = Enclosure(network, FLOAT, lows, highs)
+        several.extend(len(network.layers))
+        made = several.layers
+        way = Way(lambda k, made=made: relax(FLOAT, *made[k], "crown"), {}, which)  # type: ignore[misc]
+        found = several.backward({network.output: start}, np.zeros(4), np.zeros(4), way)
+        for r, box in enumerate(which):
+            alone = Enclosure(network, FLOAT, lows[[box]], highs[[box]])
+            alone.extend(len(network.layers))
+            way = Way(lambda k, alone=alone: relax(FLOAT, *alone.layers[k], "crown"), {}, None)  # type: ignore[misc]
+            expected = alone.backward({network.output: start[[r]]}, np.zeros(1), np.zeros(1), way)
+            assert found[r] == pytest.approx(expected[0], rel=1e-12, abs=1e-12)
+
+
+def test_the_roundings_of_a_batch_norm_are_paid_for() -> None:
+    """Against the same network with square roots of 60 digits."""
+    getcontext().prec = 60
+    n, rng = 40, np.random.default_rng(0)
+    for seed in range(20):
+        g = Graph((1, 1), dtype=np.float64)
+        wide = g.add("Reshape", g.add("Gather", "x", [0] * n, axis=1), [1, n, 1])
+        variance = np.full(n, rng.choice([2.0, 3.0, 0.7, rng.uniform(0.1, 9)]))
+        gamma = np.full(n, rng.choice([1.0, -1.0, 3.0]))
+        normed = g.add("BatchNormalization", wide, gamma, np.zeros(n), np.zeros(n), variance, epsilon=1e-5)
+        g.add("MatMul", g.add("Reshape", normed, [1, n]), np.ones((n, 1)))
+        network = read_network(g.bytes(), 1, FLOAT)
+        spread = Decimal(float(np.float32(1e-5))) + Decimal(float(variance[0]))
+        truth = Fraction(Decimal(float(gamma[0])) / spread.sqrt()) * n
+        enclosure = Enclosure(network, FLOAT, np.ones((1, 1)), np.ones((1, 1)))
+        enclosure.extend(0)
+        assert Fraction(enclosure.low[-1][0, 0]) <= truth <= Fraction(enclosure.high[-1][0, 0]), seed
+        for sign in (1, -1):
+            zero = np.zeros(1)
+            way = Way(lambda _: None, {}, None)  # type: ignore[arg-type, return-value]
+            value = enclosure.backward({network.output: np.array([[float(sign)]])}, zero, zero, way)
+            assert Fraction(value[0]) <= sign * truth

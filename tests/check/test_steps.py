@@ -1,0 +1,328 @@
+"""What each step of a proof must and must not show, on a network small enough to do by hand.
+
+f(x) = relu(−x) − relu(x) over −1 ≤ x ≤ 1, and the row f(x) + x + 0.1 <= 0: the left side is always 0.1, but showing
+that takes three leaves, and at the last one a multiplier.
+"""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prover import Chain, Layer, Problem, Proof, Region, start, write
+
+from surebound.check import Result, check
+
+Change = Callable[[Proof], Any]
+
+
+def problem(slack: float = 0.1, regions: int = 1) -> Problem:
+    chain = Chain([Layer(np.array([[1.0], [-1.0]]), np.zeros(2)), Layer(np.array([[-1.0, 1.0]]), np.zeros(1))])
+    rows = [(np.ones(1), np.ones(1), slack)]
+    return Problem(chain, [Region(np.array([-1.0 / (r + 1)]), np.ones(1), list(rows)) for r in range(regions)])
+
+
+def claims(low: float = -1.0 - 1e-9, high: float = 1.0 + 1e-9) -> dict[str, np.ndarray]:
+    return {
+        "neuron": np.array([0, 0, 1, 1], dtype=np.int32),
+        "side": np.array([1, -1, 1, -1], dtype=np.int8),
+        "bound": np.array([low, high, low, high]),
+    }
+
+
+def by_splits(of: Problem | None = None, lines: str = "crown") -> Proof:
+    """Neuron 0, then neuron 1; the last leaf has x̂₀ ≤ 0 and x̂₁ ≤ 0, so that x ≥ 0."""
+    proof = start(of or problem())
+    proof.step({"kind": "layer", "box": 0, "layer": 0, "lines": "interval"}, claims())
+    arrays = {
+        "tree": np.array([[0, -1, 1], [1, -2, -3]], dtype=np.int32),
+        "roots": np.array([0], dtype=np.int32),
+        "c0/beta": np.array([0.0, 0, 0, 0, 1]),
+    }
+    if lines == "stored":
+        arrays |= {"free": np.array([1, 0], dtype=np.int32), "c0/alpha": np.zeros((3, 2), dtype=np.uint8)}
+    proof.step({"kind": "region", "box": 0, "region": 0, "lines": lines}, arrays)
+    return proof
+
+
+def by_cuts(at: float = 0.0) -> Proof:
+    proof = start(problem())
+    arrays = {
+        "tree": np.array([[2, -1, -2]], dtype=np.int32),
+        "roots": np.array([0], dtype=np.int32),
+        "at": np.array([at]),
+    }
+    proof.step({"kind": "region", "box": 0, "region": 0, "lines": "crown", "rebound": "crown"}, arrays)
+    return proof
+
+
+def result(folder: Path, proof: Proof, of: Problem | None = None, **options: Any) -> Result:
+    return check(*write(folder, of or problem(), proof), **options)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    "make", [by_splits, lambda: by_splits(lines="stored"), by_cuts], ids=["splits", "stored", "cuts"]
+)
+def test_the_true_proofs(tmp_path: Path, make: Callable[[], Proof], exact: bool) -> None:
+    found = result(tmp_path, make(), exact=exact)
+    assert (found.valid, found.reason) == (True, "")
+    assert found.slack == pytest.approx(0.1)
+
+
+def _set(name: str, at: Any, value: Any) -> Change:
+    def change(proof: Proof) -> None:
+        array = proof.arrays[name].copy()
+        array[at] = value
+        proof.arrays[name] = array
+
+    return change
+
+
+def _put(name: str, value: Any) -> Change:
+    return lambda proof: proof.arrays.__setitem__(name, np.asarray(value))
+
+
+def _say(step: int, key: str, value: Any) -> Change:
+    return lambda proof: proof.about["steps"][step].__setitem__(key, value)
+
+
+def _both(first: Change, second: Change) -> Change:
+    return lambda proof: (first(proof), second(proof))
+
+
+INT = np.int32
+SPLITS: dict[str, tuple[Change, str]] = {
+    "without the multiplier": (_set("s1/c0/beta", 4, 0.0), "leaf 2 has the bound -"),
+    "with a multiplier at the wrong leaf": (_put("s1/c0/beta", [0.0, 0, 1, 0, 0]), "has the bound -"),
+    "a negative multiplier": (_set("s1/c0/beta", 0, -1e-9), "numbers of 'c0/beta'"),
+    "a huge multiplier": (_set("s1/c0/beta", 0, 1e61), "numbers of 'c0/beta'"),
+    "a multiplier that is NaN": (_set("s1/c0/beta", 0, np.nan), "numbers of 'c0/beta'"),
+    "too few multipliers": (_put("s1/c0/beta", [0.0, 0, 0, 0]), "fewer multipliers"),
+    "too many multipliers": (_put("s1/c0/beta", [0.0, 0, 0, 0, 1, 0]), "more multipliers"),
+    "a row twice": (_put("s1/tree", np.array([[0, 1, 1], [1, -2, -3]], INT)), "exactly once"),
+    "a leaf twice": (_put("s1/tree", np.array([[0, -2, 1], [1, -2, -3]], INT)), "exactly once"),
+    "a leaf left out": (_put("s1/tree", np.array([[0, -1, 1], [1, -2, -4]], INT)), "exactly once"),
+    "a row that is not there": (_put("s1/tree", np.array([[0, -1, 2], [1, -2, -3]], INT)), "exactly once"),
+    "a row that is its own child": (_put("s1/tree", np.array([[0, -1, -2], [1, 1, -3]], INT)), "come after"),
+    "a child before its row": (
+        _both(_put("s1/tree", np.array([[1, -2, -3], [0, -1, 0]], INT)), _put("s1/roots", np.array([1], INT))),
+        "come after",
+    ),
+    "a root inside": (_put("s1/roots", np.array([1], INT)), "exactly once"),
+    "two roots": (_put("s1/roots", np.array([0, -4], INT)), "expected int32 of"),
+    "a neuron twice": (_put("s1/tree", np.array([[0, -1, 1], [0, -2, -3]], INT)), "twice"),
+    "a neuron that is not there": (_put("s1/tree", np.array([[0, -1, 1], [2, -2, -3]], INT)), "not there"),
+    "a neuron below 0": (_put("s1/tree", np.array([[0, -1, 1], [-1, -2, -3]], INT)), "not there"),
+    "one leaf for all": (lambda p: [p.arrays.pop(f"s1/{n}") for n in ("tree", "roots", "c0/beta")], "has the bound -"),
+    "other leaves": (_say(1, "leaves", 2), "counts other leaves"),
+    "too many chunks": (_say(1, "chunks", 2), "how many leaves"),
+    "no chunks": (_say(1, "chunks", 0), "fewer leaves"),
+    "cuts without new bounds": (
+        _both(_put("s1/tree", np.array([[2, -1, -2]], INT)), _put("s1/at", [0.0])),
+        "without",
+    ),
+    "another region": (_say(1, "region", 1), "its region is 1"),
+    "a region below 0": (_say(1, "region", -1), "its region is -1"),
+    "a region that is true": (_say(1, "region", True), "its region is True"),
+    "another box": (_say(1, "box", 1), "its box is 1"),
+    "unknown lines": (_say(1, "lines", "steep"), "its lines are"),
+    "intervals": (_say(1, "lines", "interval"), "its lines are"),
+    "an unknown kind": (_say(1, "kind", "lemma"), "neither"),
+    "unknown new bounds": (_say(1, "rebound", "zonotope"), "another box, or cuts"),
+    "a claim that is too tight below": (_set("s0/bound", 0, -0.9), "neuron 0 of layer 0 is not shown"),
+    "a claim that is too tight above": (_set("s0/bound", 3, 0.9), "neuron 1 of layer 0 is not shown"),
+    "a claim that is NaN": (_set("s0/bound", 0, np.nan), "numbers of 'bound'"),
+    "a claim without side": (_set("s0/side", 0, 0), "no side"),
+    "a claim of another side": (_set("s0/side", 0, 2), "numbers of 'side'"),
+    "a claim twice": (_set("s0/neuron", 2, 0), "made twice"),
+    "a claim on a neuron that is not there": (_set("s0/neuron", 2, 2), "numbers of 'neuron'"),
+    "a claim on a neuron below 0": (_set("s0/neuron", 2, -1), "numbers of 'neuron'"),
+    "a layer that is not there": (_say(0, "layer", 1), "its layer is 1"),
+    "no region": (lambda p: p.about["steps"].pop(), "nothing is proved of 1"),
+    "steps of another kind": (lambda p: p.about.__setitem__("steps", {"0": 1}), "no list"),
+    "other widths": (lambda p: p.about.__setitem__("widths", [3]), "widths"),
+    "another network": (lambda p: p.about.__setitem__("network", "0" * 64), "'network' differs"),
+    "another property": (lambda p: p.about.__setitem__("property", "0" * 64), "'property' differs"),
+    "a weight below 0": (_put("s1/c0/pi", [[-1.0], [1], [1]]), "numbers of 'c0/pi'"),
+    "weights of zero": (_put("s1/c0/pi", [[1.0], [1], [0]]), "has the bound"),
+    "a row of the property that is not there": (_put("s1/c0/row", np.array([0, 0, 1], INT)), "numbers of 'c0/row'"),
+    "another type": (_put("s1/c0/beta", np.zeros(5, dtype=np.float16)), "expected float32 or float64"),
+    "big endian": (_put("s0/bound", claims()["bound"].astype(">f8")), "expected float64"),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_a_changed_proof_by_splits(tmp_path: Path, name: str) -> None:
+    change, words = SPLITS[name]
+    proof = by_splits()
+    change(proof)
+    found = result(tmp_path, proof)
+    assert not found.valid
+    assert words in found.reason
+
+
+STORED: dict[str, tuple[Change, str]] = {
+    "a slope above 1": (_set("s1/c0/alpha", (0, 0), 129), "numbers of 'c0/alpha'"),
+    "a float slope above 1": (_put("s1/c0/alpha", np.full((3, 2), 1.0 + 2e-16)), "slope exceeds 1"),
+    "a slope below 0": (_put("s1/c0/alpha", np.full((3, 2), -1e-9)), "numbers of 'c0/alpha'"),
+    "a neuron's slopes twice": (_put("s1/free", np.array([0, 0], INT)), "stored twice"),
+    "slopes of a neuron that is not there": (_put("s1/free", np.array([0, 2], INT)), "numbers of 'free'"),
+    "no slopes": (lambda p: p.arrays.pop("s1/c0/alpha"), "has no slopes"),
+    "slopes of fewer leaves": (_put("s1/c0/alpha", np.zeros((2, 2), dtype=np.uint8)), "expected"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_changed_slopes(tmp_path: Path, name: str) -> None:
+    change, words = STORED[name]
+    proof = by_splits(lines="stored")
+    change(proof)
+    found = result(tmp_path, proof)
+    assert not found.valid
+    assert words in found.reason
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (0.5, "has the bound -"),
+        (-0.5, "has the bound -"),
+        (1.5, "outside of the box"),
+        (-1.5, "outside of the box"),
+        (np.nan, "'at'"),
+    ],
+)
+def test_cuts_elsewhere(tmp_path: Path, at: float, words: str) -> None:
+    assert words in result(tmp_path, by_cuts(at)).reason
+
+
+def test_other_cuts(tmp_path: Path) -> None:
+    for name, value, words in (
+        ("s0/tree", np.array([[3, -1, -2]], INT), "not there"),
+        ("s0/tree", np.array([[0, -1, -2]], INT), "not there"),
+        ("s0/at", np.zeros(2), "expected float64"),
+    ):
+        proof = by_cuts()
+        proof.arrays[name] = value
+        assert words in result(tmp_path, proof).reason
+
+
+def test_a_bound_of_exactly_zero_is_not_above_zero(tmp_path: Path) -> None:
+    tight = problem(slack=0.0)
+    found = result(tmp_path, by_splits(tight), tight, exact=True)
+    assert (found.valid, found.reason) == (False, "step 1: leaf 0 has the bound 0; expected more than 0")
+    assert not result(tmp_path, by_splits(tight), tight).valid
+
+
+def test_a_claim_may_be_met_exactly(tmp_path: Path) -> None:
+    """In exact arithmetic the intervals and passes of −1 ≤ x ≤ 1 show −1 and 1, and no more."""
+    for lines in ("interval", "crown"):
+        proof = by_splits()
+        proof.about["steps"][0]["lines"] = lines
+        proof.arrays["s0/bound"] = np.array([-1.0, 1.0, -1.0, 1.0])
+        assert result(tmp_path, proof, exact=True).valid
+        proof.arrays["s0/bound"] = np.array([-1.0, np.nextafter(1.0, 0), -1.0, 1.0])
+        assert "neuron 0 of layer 0 is not shown" in result(tmp_path, proof, exact=True).reason
+        proof.arrays["s0/bound"] = np.array([-1.0, 1.0, np.nextafter(-1.0, 0), 1.0])
+        assert "neuron 1 of layer 0 is not shown" in result(tmp_path, proof, exact=True).reason
+
+
+def test_each_region_needs_its_own_step_and_box(tmp_path: Path) -> None:
+    two = problem(regions=2)
+    proof = by_splits(two)
+    assert "nothing is proved of 1 regions, the first of them region 1" in result(tmp_path, proof, two).reason
+    proof.about["steps"].append({**proof.about["steps"][1], "region": 1})
+    proof.arrays |= {name.replace("s1/", "s2/"): v for name, v in proof.arrays.items() if name.startswith("s1/")}
+    assert "another box" in result(tmp_path, proof, two).reason
+    proof.about["steps"][2]["box"] = 1
+    assert result(tmp_path, proof, two).valid
+
+
+def test_bounds_of_one_box_say_nothing_about_another(tmp_path: Path) -> None:
+    """Over the second box, −1/2 ≤ x ≤ 1, tighter claims are true; over the first they are not."""
+    two = problem(regions=2)
+    proof = start(two)
+    proof.step({"kind": "layer", "box": 0, "layer": 0, "lines": "interval"}, claims(-0.5))
+    assert "not shown" in result(tmp_path, proof, two).reason
+    proof.about["steps"][0]["box"] = 1
+    proof.arrays["s0/bound"] = np.array([-0.5 - 1e-9, 1 + 1e-9, -1 - 1e-9, 0.5 + 1e-9])
+    assert "nothing is proved of 2" in result(tmp_path, proof, two).reason
+
+
+def test_an_empty_region_needs_no_proof(tmp_path: Path) -> None:
+    two = problem(regions=2)
+    two.regions[1].low, two.regions[1].high = np.ones(1), -np.ones(1)
+    assert result(tmp_path, by_splits(two), two).valid
+    proof = by_splits(two)
+    proof.about["steps"].append({"kind": "region", "box": 1, "region": 1, "lines": "crown"})
+    assert "empty box" in result(tmp_path, proof, two).reason
+
+
+def deep() -> Problem:
+    """max(y, 0) with y = relu(−x) − relu(x) + relu(x + 2) − 2, which is 0: that max(y, 0) < 0.5 rests on y ≤ 0.01."""
+    first = Layer(np.array([[1.0], [-1.0], [1.0]]), np.array([0.0, 0.0, 2.0]))
+    chain = Chain([first, Layer(np.array([[-1.0, 1.0, 1.0]]), np.array([-2.0])), Layer(np.eye(1), np.zeros(1))])
+    return Problem(chain, [Region(-np.ones(1), np.ones(1), [(-np.ones(1), np.zeros(1), 0.5)])])
+
+
+TREE, BETA = [[0, 1, 2], [1, -1, -2], [1, -3, -4]], [1.0, 0, 0, 0, 0, 0, 1, 0]
+
+
+def layer_proof(bound: float, tree: Any = TREE, beta: Any = BETA, side: int = -1) -> Proof:
+    """Claims that y ≤ a bound, and uses it."""
+    proof = start(deep())
+    arrays = {"neuron": np.zeros(1, INT), "side": np.array([side], np.int8), "bound": np.array([bound])}
+    if tree is not None:
+        arrays |= {"tree": np.array(tree, INT), "roots": np.zeros(1, INT), "c0/beta": np.array(beta)}
+    proof.step({"kind": "layer", "box": 0, "layer": 1, "lines": "fastlin"}, arrays)
+    proof.step({"kind": "region", "box": 0, "region": 0, "lines": "flat"}, {})
+    return proof
+
+
+def test_claims_over_trees(tmp_path: Path) -> None:
+    def reason(proof: Proof, **options: Any) -> str:
+        return result(tmp_path, proof, deep(), **options).reason
+
+    assert reason(layer_proof(0.01)) == ""
+    assert reason(layer_proof(0.0), exact=True) == ""
+    assert "not shown" in reason(layer_proof(0.0))
+    assert "not shown" in reason(layer_proof(-1e-9), exact=True)
+    assert "not shown" in reason(layer_proof(0.01, None))
+    assert "not shown" in reason(layer_proof(0.01, TREE, np.zeros(8)))
+    assert "has the bound -" in reason(layer_proof(0.6))
+    assert "has the bound -" in reason(layer_proof(-2.1, side=1))
+    assert "not there" in reason(layer_proof(0.01, [[0, 1, 2], [1, -1, -2], [3, -3, -4]]))
+    cut = layer_proof(0.01, [[4, 1, 2], [4, -1, -2], [4, -3, -4]])
+    cut.arrays["s0/at"] = np.array([0.0, -0.5, 0.5])
+    assert "cuts inputs" in reason(cut)
+    rebound = layer_proof(0.01)
+    rebound.about["steps"][0]["rebound"] = "crown"
+    assert "cuts inputs" in reason(rebound)
+
+
+def test_claims_replace_bounds_for_later_steps_only(tmp_path: Path) -> None:
+    """A loose claim loosens, too: slopes are those of the claimed bounds, bit for bit."""
+    proof = by_splits()
+    loose = by_splits()
+    loose.arrays["s0/bound"] = np.array([-3.0, 3.0, -3.0, 3.0])
+    tight, slack = result(tmp_path, proof), result(tmp_path, loose)
+    assert tight.valid and slack.valid
+    changed = copy.deepcopy(proof)
+    changed.about["steps"].reverse()
+    changed.arrays = {
+        name.replace("s0/", "sx/").replace("s1/", "s0/").replace("sx/", "s1/"): value
+        for name, value in changed.arrays.items()
+    }
+    assert result(tmp_path, changed).valid
+
+
+def test_numbers_that_grow_too_large(tmp_path: Path) -> None:
+    huge = problem()
+    huge.chain.layers[0].weight *= np.float32(1e38)
+    huge.chain.layers[1].weight *= np.float32(1e38)
+    proof = by_splits(huge)
+    proof.arrays["s0/bound"] = np.array([-2e38, 2e38, -2e38, 2e38])
+    assert "intervals reach beyond" in result(tmp_path, proof, huge).reason

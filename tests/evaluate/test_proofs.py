@@ -21,6 +21,7 @@ from surebound.evaluate.evidence import Evidence, Proofs
 from surebound.evaluate.store import Store
 from surebound.load.vnnlib import read_property
 
+pytestmark = pytest.mark.slow
 IMAGES = (*range(30), 36, 49)  # the last two need a search
 
 

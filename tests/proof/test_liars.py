@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from lying import BUGS, LARGE, SMALL, Bug, cancelling, grazing, offer, violated
 
+pytestmark = pytest.mark.slow
 NEVER_WRITTEN = {"a child dropped"}  # a tree that is not whole
 RARE = {"no error terms": 12, "refined layers' bounds too tight by 1e-1": 8}  # seeds until a false answer comes
 

@@ -25,6 +25,7 @@ from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
 from surebound.verify.strategy import Iterations, Refinement
 
+pytestmark = pytest.mark.slow
 GAP = 0.01  # by which properties hold
 SLOW = replace(
     ALONE,

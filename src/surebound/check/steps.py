@@ -291,9 +291,9 @@ class Rows:
         """Lower bounds of Σ π_j row_j, one for each row of pi. # pi (leaves, rows)"""
         start: dict[int, Array] = {}
         constant, error = (pi @ self.constant)[:, 0], (pi @ abs(self.constant))[:, 0]
-        for node, numbers in ((enclosure.network.output, self.output), (0, self.input)):
-            if not start or numbers.any():
-                start[node] = start[node] + pi @ numbers if node in start else pi @ numbers
+        nodes = [(enclosure.network.output, self.output), *([(0, self.input)] if self.input.any() else [])]
+        for node, numbers in nodes:
+            start[node] = start[node] + pi @ numbers if node in start else pi @ numbers
             size = enclosure.size[node] if way.which is None else enclosure.size[node][way.which]
             error = error + ((pi @ abs(numbers)) * size).sum(1)
         # The numbers were rounded, multiplied and added up.

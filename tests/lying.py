@@ -98,7 +98,7 @@ def no_error_terms(patch: Patch) -> None:
     for module in _modules("bounds.centred", "bounds.graph_form", "bounds.enclosure", "bounds.folded"):
         patch.setattr(module, "gamma", lambda n: 0.0)
     patch.setattr("surebound.bounds.enclosure.U", 0.0)
-    for module in _modules("verify.stages", "verify.record", "verify.spaces.inputs", "proof.record"):
+    for module in _modules("verify.rows", "verify.record", "verify.spaces.inputs", "proof.record"):
         patch.setattr(module, "ROOM", 0.0)
 
 
@@ -172,7 +172,7 @@ def leaves_always_proved(patch: Patch) -> None:
 
 def rows_too_high(patch: Patch) -> None:
     """Screening adds 1 to every bound."""
-    (module,) = _modules("verify.stages")
+    (module,) = _modules("verify.rows")
     for name in ("interval_rows", "linear_rows"):
         true = getattr(module, name)
         patch.setattr(module, name, lambda *args, true=true, **more: true(*args, **more) + 1.0)

@@ -10,6 +10,7 @@ from graphs import Graph, rational, values
 from surebound.check.arithmetic import Arithmetic, CheckError
 from surebound.check.file import read_bytes
 from surebound.check.network import read_network
+from surebound.check.ops import Relu
 from surebound.check.vnnlib import read_property
 from surebound.load.onnx import load_onnx
 from surebound.load.vnnlib import read_property as other_reader
@@ -34,6 +35,7 @@ MODELS = {
     "sums": lambda g: g.add("Sub", g.add("Add", g.add("Relu", "x"), normal(1, 3)), "x"),
     "constant minus x": lambda g: g.add("Sub", normal(3), "x"),
     "broadcast": lambda g: g.add("Add", g.add("Reshape", "x", [3, 1]), "x"),
+    "scalars": lambda g: g.add("Sub", np.float32(0.5), g.add("Div", g.add("Mul", "x", np.float32(3)), np.float32(-7))),
     "products": lambda g: g.add("Div", g.add("Mul", normal(1, 3), "x"), normal(3)),
     "leaky": lambda g: g.add("LeakyRelu", "x", alpha=0.1),
     "relu twice": lambda g: g.add("Relu", g.add("Relu", g.add("Identity", g.add("Relu", "x")))),
@@ -301,3 +303,43 @@ def test_regions_with_empty_boxes_are_listed() -> None:
 def test_other_texts_are_refused(text: str, words: str) -> None:
     with pytest.raises(CheckError, match=words):
         read_property(text.encode())
+
+
+def test_a_case_with_a_fixed_input_is_not_empty() -> None:
+    text = HEAD + BOX + "(assert (or (and (<= X_0 -0.1) (<= Y_0 0)) (and (>= X_0 0.3) (<= Y_0 1))))"
+    assert [region.empty for region in read_property(text.encode()).regions] == [False, False]
+
+
+@pytest.mark.parametrize(("shape", "make"), [pytest.param(s, m, id=name) for name, s, m in CASES])
+def test_adjoints_belong_to_their_operations(shape: tuple[int, ...], make) -> None:  # type: ignore[no-untyped-def]
+    """g · A x = Aᵀ g · x, for each operation of each network."""
+    graph = Graph(shape)
+    make(graph)
+    rng = np.random.default_rng(0)
+    network = read_network(graph.bytes(), int(np.prod(shape)), Arithmetic())
+    for op in network.ops[1:]:
+        if not isinstance(op, Relu):
+            xs = [rng.normal(size=(2, *source)) for source in op.sources]
+            g = rng.normal(size=(2, *op.shape))
+            forward = (g * op.apply(xs).reshape(g.shape)).reshape(2, -1).sum(1)
+            back = sum((x * y).reshape(2, -1).sum(1) for x, y in zip(xs, op.adjoint(g), strict=True))
+            np.testing.assert_allclose(forward, back, atol=1e-12)
+            np.testing.assert_array_less(np.abs(op.apply(xs)) - 1e-9, op.apply([np.abs(x) for x in xs], absolute=True))
+
+
+def test_weights_beyond_the_limit_are_refused() -> None:
+    for value in (1e61, -1e61, np.inf):
+        graph = Graph((1, 3), dtype=np.float64)
+        graph.add("Mul", "x", np.full(3, value))
+        with pytest.raises(CheckError, match="beyond"):
+            read_network(graph.bytes(), 3, Arithmetic())
+
+
+def test_weights_in_other_files_are_refused(tmp_path: Path) -> None:
+    graph = Graph((1, 3))
+    graph.add("Mul", "x", np.ones(3))
+    graph.weights[0].data_location = 1
+    entry = graph.weights[0].external_data.add()
+    entry.key, entry.value = "location", "weights.bin"
+    with pytest.raises(CheckError, match="other files"):
+        read_network(graph.bytes(), 3, Arithmetic())

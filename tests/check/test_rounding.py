@@ -20,6 +20,7 @@ from surebound.check.vnnlib import Property, read_property
 
 FLOAT, EXACT = Arithmetic(), Arithmetic(exact=True)
 HALF = 2.0**-53  # of 1's last place: one of it is lost, and every one of many if they come one by one
+NO_LINES = Way(lambda _: None, {}, None)  # type: ignore[arg-type, return-value]
 TINY = [HALF, -HALF, HALF * 1.75, -HALF * 1.75, HALF / 2, -HALF / 2]
 
 
@@ -361,3 +362,187 @@ def test_the_roundings_of_a_batch_norm_are_paid_for() -> None:
             way = Way(lambda _: None, {}, None)  # type: ignore[arg-type, return-value]
             value = enclosure.backward({network.output: np.array([[float(sign)]])}, zero, zero, way)
             assert Fraction(value[0]) <= sign * truth
+
+
+def bounded(graph: Graph, low: Any, high: Any) -> tuple[Enclosure, Enclosure]:
+    """Intervals over a box in both arithmetics."""
+    return enclosures(
+        graph.bytes(), np.atleast_1d(np.asarray(low, dtype=float)), np.atleast_1d(np.asarray(high, dtype=float))
+    )
+
+
+def not_above(
+    rounded: Enclosure, exact: Enclosure, start: Any, constant: float = 0.0, lines: str = "crown"
+) -> Fraction:
+    """The float64 bound is not above the exact one; returns how far it is below."""
+    row, output = np.atleast_2d(np.asarray(start, dtype=float)), rounded.network.output
+    ways = [Way(lambda k, e=e: relax(e.arithmetic, *e.layers[k], lines), {}, None) for e in (rounded, exact)]  # type: ignore[misc]
+    value = rounded.backward({output: row}, np.array([constant]), np.zeros(1), ways[0])[0]
+    truth = exact.backward({output: rational(row)}, rational([constant]), rational([0.0]), ways[1])[0]
+    assert Fraction(value) <= truth
+    return truth - Fraction(value)
+
+
+def test_given_errors_are_subtracted() -> None:
+    graph = Graph((1, 1))
+    graph.add("Mul", "x", np.float32(2))
+    rounded, exact = bounded(graph, 1.0, 2.0)
+    way = Way(lambda _: None, {}, None)  # type: ignore[arg-type, return-value]
+    start, error = np.ones((1, 1)), np.array([0.5])
+    assert rounded.backward({1: start}, np.zeros(1), error, way)[0] == pytest.approx(1.5, abs=0.01)
+    assert exact.backward({1: rational(start)}, rational([0.0]), rational(error), way)[0] == Fraction(3, 2)
+
+
+def test_intervals_are_tight() -> None:
+    """In exact arithmetic, the intervals of a small network by hand."""
+    graph = Graph((1, 2))
+    x = graph.add("Relu", graph.add("Gemm", "x", np.array([[1.0, -1.0], [2.0, 1.0]]), np.array([0.5, -3.0])))
+    graph.add("Sub", graph.add("Gather", x, [1, 0], axis=1), x)
+    low, high = np.array([[-1.0, 0.0]]), np.array([[1.0, 2.0]])
+    rounded, exact = (Enclosure(read_network(graph.bytes(), 2, a), a, low, high) for a in (FLOAT, EXACT))
+    rounded.extend(1)
+    exact.extend(1)
+    before = exact.network.reads[exact.network.layers[0]][0]
+    assert [exact.low[before].tolist(), exact.high[before].tolist()] == [[[-0.5, -4]], [[5.5, 0]]]
+    assert [exact.low[-1].tolist(), exact.high[-1].tolist()] == [[[-5.5, 0]], [[0, 5.5]]]
+    np.testing.assert_allclose(rounded.low[-1], [[-5.5, 0]], atol=1e-12)
+    np.testing.assert_allclose(rounded.high[-1], [[0, 5.5]], atol=1e-12)
+
+
+def test_magnitudes_are_of_both_ends() -> None:
+    graph = Graph((1, 1))
+    graph.add("Mul", "x", np.float32(2))
+    rounded, _ = bounded(graph, -8.0, 1.0)
+    assert [float(size[0, 0]) for size in rounded.size] == [8.0, pytest.approx(16.0)]
+
+
+def test_long_sums_forward() -> None:
+    """1 + n tiny summands, which disappear one by one."""
+    n = 400
+    for row in (np.r_[1.0, np.full(n, HALF)], np.r_[1.0, np.full(n, -HALF / 2)]):
+        graph = Graph((1, n + 1), dtype=np.float64)
+        graph.add("MatMul", "x", row[:, None])
+        bounded_by_exact(*bounded(graph, np.ones(n + 1), np.ones(n + 1)))
+        graph = Graph((1, n + 1, 1), dtype=np.float64)
+        graph.add("Conv", "x", row[None, :, None])
+        bounded_by_exact(*bounded(graph, np.ones(n + 1), np.ones(n + 1)))
+
+
+def bounded_by_exact(rounded: Enclosure, exact: Enclosure) -> None:
+    """The widening of an interval is in proportion to the length of its sums, and holds the exact one."""
+    assert Fraction(rounded.low[-1][0, 0]) <= exact.low[-1][0, 0]
+    assert Fraction(rounded.high[-1][0, 0]) >= exact.high[-1][0, 0]
+    assert rounded.high[-1][0, 0] - rounded.low[-1][0, 0] > 2 * 400 * HALF
+
+
+def test_a_large_constant_is_paid_for() -> None:
+    """A constant of 1 onto which tiny numbers are added one by one."""
+    graph, x = Graph((1, 1), dtype=np.float64), "x"
+    for _ in range(50):
+        x = graph.add("MatMul", graph.add("Add", x, np.array([[-HALF * 0.4]])), np.ones((1, 1)))
+    rounded, exact = bounded(graph, 0.0, 0.0)
+    assert not_above(rounded, exact, [1.0], 1.0) > 0
+
+
+def test_many_inputs_are_added_up_with_their_rounding() -> None:
+    n = 3000
+    graph = Graph((1, n))
+    graph.add("Identity", "x")
+    low = np.r_[1.0, np.full(n - 1, -HALF * 0.9)]
+    rounded, exact = bounded(graph, low, low)
+    assert not_above(rounded, exact, np.ones(n)) > 0
+
+
+def test_intercepts_are_added_up_with_their_rounding() -> None:
+    """Some neurons with the intercept 1, and many with tiny ones that disappear in whatever order they are added up."""
+    n, large = 4000, 64
+    graph = Graph((1, n + large))
+    graph.add("MatMul", graph.add("Relu", "x"), np.ones((n + large, 1)))
+    high = np.r_[np.ones(large), np.full(n, HALF * 0.9)]
+    rounded, exact = bounded(graph, -high, high)
+    assert not_above(rounded, exact, [-1.0], lines="flat") > n * HALF
+
+
+def test_repeated_entries_are_added_up() -> None:
+    """An entry that is read 2000 times, by coefficients of which all but one are tiny."""
+    n = 2000
+    graph = Graph((1, 1), dtype=np.float64)
+    graph.add("Gather", "x", [0] * n, axis=1)
+    rounded, exact = bounded(graph, 1.0, 1.0)
+    for tiny in (HALF * 0.9, -HALF * 0.9):
+        start = np.full(n, tiny)
+        start[0] = 1.0
+        assert not_above(rounded, exact, start) > 0
+    pick = rounded.network.ops[1]
+    assert pick.back == n
+    assert rounded.error[1] is not None and float(rounded.error[1].max()) >= n * 2.0**-53
+
+
+def test_a_split_counts_where_no_coefficient_arrives() -> None:
+    """−β x̂ of an active neuron that the bounded output does not read."""
+    graph = Graph((1, 2))
+    x = graph.add("Relu", "x")
+    graph.add("MatMul", x, np.array([[1.0], [0.0]]))
+    for enclosure in bounded(graph, [1.0, -1.0], [2.0, 3.0]):
+        ar = enclosure.arithmetic
+        way = Way(
+            lambda k, e=enclosure: relax(e.arithmetic, *e.layers[k], "crown"),  # type: ignore[misc]
+            {0: Splits(np.array([0]), np.array([1]), np.array([1]), ar.array([2.0]))},
+            None,
+        )
+        value = enclosure.backward({0: ar.array([[1.0, 0.0]])}, ar.zeros(1), ar.zeros(1), way)
+        assert float(value[0]) == pytest.approx(1 - 2 * 3)
+
+
+def test_decimals_of_rows_that_cancel_are_paid_for() -> None:
+    """1500 rows ± c y on an output of 1, whose sum is about 0: each c is rounded, and so is each addition."""
+    head = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 1))(assert (<= X_0 1))"
+    signs = ["", "-"] * 750
+    rows = "".join(f"(assert (<= (+ (* {sign}0.1{i:04d} Y_0) X_0) 0))" for i, sign in enumerate(signs))
+    problem = read_property((head + rows).encode())
+    graph = Graph((1, 1))
+    graph.add("Mul", "x", np.float32(1.5))
+    found = []
+    for enclosure in bounded(graph, 1.0, 1.0):
+        ar = enclosure.arithmetic
+        pi = ar.array(np.ones((1, 1500)))
+        found.append(Rows(problem, problem.regions[0], ar).bound(enclosure, pi, NO_LINES)[0])
+    assert Fraction(found[0]) <= found[1]
+    # 1500 · (0.1 · 1.5 + 1) is the sum of all magnitudes, with and without the first part
+    assert found[1] - Fraction(found[0]) > 1500 * Fraction(1500 * 1.1) * Fraction(2) ** -53
+
+
+def test_decimals_of_constants_are_paid_for() -> None:
+    """Thousands of constants that are all rounded up, over an output of zero."""
+    up = [
+        text
+        for text in (f"0.{i:025d}" for i in range(10**24, 10**24 + 4000 * 7, 7))
+        if Fraction(float(text)) > Fraction(text)
+    ]
+    rows = "".join(f"(assert (<= (+ Y_0 {text}) 0))" for text in up[:1500])
+    head = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 0))(assert (<= X_0 0))"
+    problem = read_property((head + rows).encode())
+    graph = Graph((1, 1))
+    graph.add("Mul", "x", np.float32(2))
+    found = []
+    for enclosure in bounded(graph, 0.0, 0.0):
+        ar = enclosure.arithmetic
+        pi = ar.array(np.ones((1, len(problem.regions[0].rows))))
+        found.append(Rows(problem, problem.regions[0], ar).bound(enclosure, pi, Way(lambda _: None, {}, None))[0])  # type: ignore[arg-type, return-value]
+    assert Fraction(found[0]) <= found[1]
+    assert found[1] - Fraction(found[0]) > 1000 * found[1] * Fraction(2) ** -53
+
+
+def test_new_bounds_tighten_what_comes_after() -> None:
+    """Intervals after a layer are computed anew, and known bounds are kept where they are better."""
+    graph = Graph((1, 1))
+    x = graph.add("Relu", graph.add("Mul", "x", np.float32(2)))
+    graph.add("Relu", graph.add("Sub", x, np.float32(1)))
+    enclosure = Enclosure(read_network(graph.bytes(), 1, EXACT), EXACT, -np.ones((1, 1)), np.ones((1, 1)))
+    enclosure.extend(2)
+    assert [[float(end[0, 0]) for end in layer] for layer in enclosure.layers] == [[-2, 2], [-1, 1]]
+    enclosure.learn(1, rational([[-0.5]]), rational([[1.0]]))
+    enclosure.learn(0, rational([[-2.0]]), rational([[1.5]]))
+    enclosure.extend(2)
+    assert [[float(end[0, 0]) for end in layer] for layer in enclosure.layers] == [[-2, 1.5], [-0.5, 0.5]]
+    assert [float(enclosure.low[-1][0, 0]), float(enclosure.high[-1][0, 0])] == [0.0, 0.5]

@@ -4,7 +4,6 @@ f(x) = relu(−x) − relu(x) over −1 ≤ x ≤ 1, and the row f(x) + x + 0.1 
 that takes three leaves, and at the last one a multiplier.
 """
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +93,7 @@ def _both(first: Change, second: Change) -> Change:
 
 
 INT = np.int32
+LONE = {"s0/neuron": np.zeros(1, INT), "s0/side": np.zeros(1, np.int8), "s0/bound": np.full(1, 9.0)}
 SPLITS: dict[str, tuple[Change, str]] = {
     "without the multiplier": (_set("s1/c0/beta", 4, 0.0), "leaf 2 has the bound -"),
     "with a multiplier at the wrong leaf": (_put("s1/c0/beta", [0.0, 0, 1, 0, 0]), "has the bound -"),
@@ -105,7 +105,7 @@ SPLITS: dict[str, tuple[Change, str]] = {
     "a row twice": (_put("s1/tree", np.array([[0, 1, 1], [1, -2, -3]], INT)), "exactly once"),
     "a leaf twice": (_put("s1/tree", np.array([[0, -2, 1], [1, -2, -3]], INT)), "exactly once"),
     "a leaf left out": (_put("s1/tree", np.array([[0, -1, 1], [1, -2, -4]], INT)), "exactly once"),
-    "a row that is not there": (_put("s1/tree", np.array([[0, -1, 2], [1, -2, -3]], INT)), "exactly once"),
+    "a row that is not there": (_put("s1/tree", np.array([[0, 2, 1], [1, -2, -3]], INT)), "exactly once"),
     "a row that is its own child": (_put("s1/tree", np.array([[0, -1, -2], [1, 1, -3]], INT)), "come after"),
     "a child before its row": (
         _both(_put("s1/tree", np.array([[1, -2, -3], [0, -1, 0]], INT)), _put("s1/roots", np.array([1], INT))),
@@ -128,6 +128,8 @@ SPLITS: dict[str, tuple[Change, str]] = {
     "a region below 0": (_say(1, "region", -1), "its region is -1"),
     "a region that is true": (_say(1, "region", True), "its region is True"),
     "another box": (_say(1, "box", 1), "its box is 1"),
+    "a box that is false": (_say(1, "box", False), "its box is False"),
+    "a lone claim without side": (lambda p: p.arrays.update(LONE), "no side"),
     "unknown lines": (_say(1, "lines", "steep"), "its lines are"),
     "intervals": (_say(1, "lines", "interval"), "its lines are"),
     "an unknown kind": (_say(1, "kind", "lemma"), "neither"),
@@ -170,7 +172,7 @@ STORED: dict[str, tuple[Change, str]] = {
     "a slope below 0": (_put("s1/c0/alpha", np.full((3, 2), -1e-9)), "numbers of 'c0/alpha'"),
     "a neuron's slopes twice": (_put("s1/free", np.array([0, 0], INT)), "stored twice"),
     "slopes of a neuron that is not there": (_put("s1/free", np.array([0, 2], INT)), "numbers of 'free'"),
-    "no slopes": (lambda p: p.arrays.pop("s1/c0/alpha"), "has no slopes"),
+    "no slopes": (lambda p: p.arrays.pop("s1/c0/alpha"), "no array 's1/c0/alpha'"),
     "slopes of fewer leaves": (_put("s1/c0/alpha", np.zeros((2, 2), dtype=np.uint8)), "expected"),
 }
 
@@ -303,20 +305,18 @@ def test_claims_over_trees(tmp_path: Path) -> None:
     assert "cuts inputs" in reason(rebound)
 
 
-def test_claims_replace_bounds_for_later_steps_only(tmp_path: Path) -> None:
-    """A loose claim loosens, too: slopes are those of the claimed bounds, bit for bit."""
-    proof = by_splits()
+def test_claims_never_loosen_what_is_known(tmp_path: Path) -> None:
     loose = by_splits()
     loose.arrays["s0/bound"] = np.array([-3.0, 3.0, -3.0, 3.0])
-    tight, slack = result(tmp_path, proof), result(tmp_path, loose)
-    assert tight.valid and slack.valid
-    changed = copy.deepcopy(proof)
-    changed.about["steps"].reverse()
-    changed.arrays = {
-        name.replace("s0/", "sx/").replace("s1/", "s0/").replace("sx/", "s1/"): value
-        for name, value in changed.arrays.items()
-    }
-    assert result(tmp_path, changed).valid
+    without = by_splits()
+    without.about["steps"].pop(0)
+    without.arrays = {"s0/" + name[3:]: value for name, value in without.arrays.items() if name.startswith("s1/")}
+    found = [result(tmp_path, proof, exact=True).slack for proof in (loose, without)]
+    assert found[0] == found[1]
+    late = by_splits()
+    late.about["steps"].reverse()
+    late.arrays = {{"s0": "s1", "s1": "s0"}[name[:2]] + name[2:]: value for name, value in late.arrays.items()}
+    assert result(tmp_path, late).valid
 
 
 def test_numbers_that_grow_too_large(tmp_path: Path) -> None:
@@ -326,3 +326,108 @@ def test_numbers_that_grow_too_large(tmp_path: Path) -> None:
     proof = by_splits(huge)
     proof.arrays["s0/bound"] = np.array([-2e38, 2e38, -2e38, 2e38])
     assert "intervals reach beyond" in result(tmp_path, proof, huge).reason
+
+
+def test_claims_are_stored_as_they_were_shown(tmp_path: Path) -> None:
+    """max(y, 0) ≤ 0.01, so that −max(y, 0) + 0.5 is at least 0.49."""
+    assert result(tmp_path, layer_proof(0.01), deep(), exact=True).slack == pytest.approx(0.49, abs=1e-15)
+    assert result(tmp_path, layer_proof(0.0), deep(), exact=True).slack == 0.5
+    assert result(tmp_path, layer_proof(0.25), deep(), exact=True).slack == 0.25
+
+
+def test_cuts_that_are_not_in_the_middle(tmp_path: Path) -> None:
+    """Five leaves: cuts at 0, and at ±1/2 within the halves."""
+    proof = by_cuts()
+    proof.arrays["s0/tree"] = np.array([[2, 1, 2], [2, -1, -2], [2, -3, -4]], INT)
+    proof.arrays["s0/at"] = np.array([0.0, -0.5, 0.5])
+    assert result(tmp_path, proof).valid
+    proof.arrays["s0/at"] = np.array([0.0, 0.5, -0.5])
+    assert "outside of" in result(tmp_path, proof).reason
+
+
+def rectifier() -> tuple[Problem, Proof]:
+    """Three neurons with x̂ = x + 2, x − 3 and x over −1 ≤ x ≤ 1, and stored slopes for all of them."""
+    chain = Chain([Layer(np.ones((3, 1)), np.array([2.0, -3.0, 0.0])), Layer(np.array([[1.0, 1.0, 2.0]]), np.zeros(1))])
+    of = Problem(chain, [Region(-np.ones(1), np.ones(1), [(np.ones(1), np.zeros(1), 5.0)])])
+    proof = start(of)
+    arrays = {"free": np.array([1, 2, 0], INT), "c0/alpha": np.array([[32, 64, 96]], dtype=np.uint8)}
+    proof.step({"kind": "region", "box": 0, "region": 0, "lines": "stored"}, arrays)
+    return of, proof
+
+
+def test_stored_slopes_of_stable_neurons_are_not_used(tmp_path: Path) -> None:
+    """(x + 2) + 0 + 2 · x / 2 + 5 at x = −1."""
+    of, proof = rectifier()
+    assert result(tmp_path, proof, of, exact=True).slack == 5.0
+
+
+def test_stored_slopes_belong_to_the_neurons_that_are_named(tmp_path: Path) -> None:
+    chain = Chain([Layer(np.ones((2, 1)), np.zeros(2)), Layer(np.array([[1.0, 2.0]]), np.zeros(1))])
+    of = Problem(chain, [Region(-np.ones(1), np.ones(1), [(np.ones(1), np.zeros(1), 5.0)])])
+    proof = start(of)
+    arrays = {"free": np.array([1, 0], INT), "c0/alpha": np.array([[32, 64]], dtype=np.uint8)}
+    proof.step({"kind": "region", "box": 0, "region": 0, "lines": "stored"}, arrays)
+    assert result(tmp_path, proof, of, exact=True).slack == 5 - 0.5 - 2 * 0.25
+    proof.arrays["s0/c0/alpha"] = np.array([[0.25, 0.5]], dtype=np.float32)
+    assert result(tmp_path, proof, of, exact=True).slack == 5 - 0.5 - 2 * 0.25
+    proof.arrays["s0/free"] = np.array([1], INT)
+    proof.arrays["s0/c0/alpha"] = np.array([[32]], dtype=np.uint8)
+    assert result(tmp_path, proof, of, exact=True).slack == 5 - 2 * 0.25
+
+
+def test_chunks_hold_exactly_the_leaves(tmp_path: Path) -> None:
+    def chunked(counts: list[int]) -> str:
+        proof = by_splits()
+        beta = proof.arrays.pop("s1/c0/beta")
+        places = np.split(beta, [1, 3])
+        proof.about["steps"][1]["chunks"] = len(counts)
+        first = 0
+        for c, count in enumerate(counts):
+            proof.arrays[f"s1/c{c}/pi"] = np.ones((count, 1))
+            proof.arrays[f"s1/c{c}/beta"] = np.concatenate([*places[first : first + count], np.zeros(0)])
+            first += count
+        return result(tmp_path, proof).reason
+
+    assert [chunked(counts) for counts in ([3], [1, 2], [2, 1], [1, 1, 1], [1, 0, 2])] == [""] * 5
+    assert "expected float32 or float64 of [2, 1]" in chunked([1, 1])
+    assert "more leaves" in chunked([4, 1])
+    assert "expected float32 or float64 of [0, 1]" in chunked([3, 1])
+
+
+def test_many_batches_take_their_own_multipliers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from surebound.check import steps
+
+    monkeypatch.setattr(steps, "MEMORY", 1)  # one leaf a batch
+    assert result(tmp_path, by_splits()).valid
+    assert result(tmp_path, by_cuts()).valid
+    assert result(tmp_path, layer_proof(0.01), deep()).valid
+
+
+def test_multipliers_are_read_from_root_to_leaf(tmp_path: Path) -> None:
+    proof = by_splits()
+    proof.arrays["s1/c0/beta"] = np.array([0.0, 0, 0, 1, 0])  # neuron 0's at the last leaf
+    assert "leaf 2 has the bound -" in result(tmp_path, proof).reason
+
+
+def test_a_leaf_names_its_row(tmp_path: Path) -> None:
+    """Rows x + 2 <= 0 and −10 x − 1 <= 0: only the first is impossible, and the sum of both is not."""
+    chain = Chain([Layer(np.eye(1), np.zeros(1))])
+    rows = [(np.ones(1), np.zeros(1), 2.0), (-10 * np.ones(1), np.zeros(1), -1.0)]
+    of = Problem(chain, [Region(-np.ones(1), np.ones(1), rows)])
+    proof = start(of)
+    proof.step({"kind": "region", "box": 0, "region": 0, "lines": "crown"}, {"c0/row": np.array([0], INT)})
+    assert result(tmp_path, proof, of, exact=True).slack == 1.0
+    proof.arrays["s0/c0/row"] = np.array([1], INT)
+    assert "has the bound -11" in result(tmp_path, proof, of).reason
+    del proof.arrays["s0/c0/row"]
+    assert "has the bound" in result(tmp_path, proof, of).reason
+
+
+def test_a_property_over_other_outputs_is_refused(tmp_path: Path) -> None:
+    from surebound.check import CheckError
+
+    of = problem()
+    files = write(tmp_path, of, by_splits())
+    files[1].write_bytes(b"(declare-const Y_1 Real)" + files[1].read_bytes())
+    with pytest.raises(CheckError, match="1 outputs, the property 2"):
+        check(*files)

@@ -60,7 +60,8 @@ class Enclosure:
         self.size = list[Array]()  # max |v|
         self.error = list[Array | None]()  # what a coefficient of 1 on each element loses by the node's adjoint
         self.layers = list[tuple[Array, Array]]()  # bounds on the x̂ of each layer so far
-        self.longest = max(network.sizes) + 4 * len(network.ops) + 8  # more terms than any sum in a pass adds up
+        sums = [op for op in network.ops if op.bias is not None or isinstance(op, Relu)]
+        self.longest = max(network.sizes) + len(sums) + 8  # more terms than any part of the constant is added up from
         self._append(arithmetic.array(lower), arithmetic.array(upper), None)
 
     def _append(self, low: Array, high: Array, error: Array | None) -> None:

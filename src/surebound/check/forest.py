@@ -27,7 +27,7 @@ class Forest:
         place, at = np.arange(len(leaves)), leaves + len(self.split)
         root = np.zeros(len(leaves), dtype=np.int64)
         steps = []
-        while len(place):
+        for _ in range(len(self.split) + 1):  # no path is longer
             above = self._above[at]
             root[place[above < 0]] = -1 - above[above < 0]
             place, at, above = place[above >= 0], at[above >= 0], above[above >= 0]

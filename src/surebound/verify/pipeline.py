@@ -76,6 +76,8 @@ def _by_box(prop: Property, recorded: Network | None) -> list[Question]:
     questions = []
     for box, numbers in enumerate(groups.values()):
         regions = [prop.regions[number] for number in numbers]
+        if prop.places is not None:
+            box, numbers = prop.places[numbers[0]][1], [prop.places[number][0] for number in numbers]
         if not regions[0].box.empty:
             questions.append(Question(lambda regions=regions: regions))  # type: ignore[misc]
             questions[-1].record = None if recorded is None else BoxRecord(recorded, box, numbers)

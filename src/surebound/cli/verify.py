@@ -174,7 +174,7 @@ class _Work:
             from surebound.verify.pipeline import verify
 
             model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
-            if args.proof is not None:
+            if args.proof is not None and args.proof_format == "surebound":
                 from surebound.proof.checkable import expect_checkable
 
                 expect_checkable(Path(args.net), model.network)

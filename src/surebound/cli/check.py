@@ -1,6 +1,7 @@
 """`surebound check NET.onnx PROPERTY.vnnlib PROOF`: `valid` or `invalid: why` on the first line, exit code 0 or 1."""
 
 import json
+import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,8 @@ def _run(args: Namespace) -> int:
     if not proof.is_file():
         raise MissingFileError(f"cannot read the proof '{proof}': there is no such file; expected a proof")
     files = output_files(keep=(net, problem, proof), json=args.json)
+    # Its products are small: a second thread would mostly wait, and waste a busy machine's time while it does.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from surebound.check import CheckError, check
 
     line = StatusLine(quiet=args.quiet)

@@ -71,27 +71,30 @@ class Conv(Op):
         super().__init__((len(weight), *self.places), [source], terms, back)
         self.room = source[0] * kernel * prod(self.places)
 
-    def _windows(self) -> Iterator[tuple[Any, ...]]:
-        """Where each entry of the kernel reads the padded image."""
+    def _windows(self, *ranges: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
+        """Where each entry of the kernel reads the padded image, for ranges of places."""
         for offset in np.ndindex(self.weight.shape[2:]):
-            axes = zip(offset, self.dilation, self.stride, self.places, strict=True)
-            yield (..., *(slice(i * d, i * d + s * (n - 1) + 1, s) for i, d, s, n in axes))
+            axes = zip(offset, self.dilation, self.stride, ranges, strict=True)
+            yield (..., *(slice(i * d + s * a, i * d + s * (b - 1) + 1, s) for i, d, s, (a, b) in axes))
 
     def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
         weight, batch = abs(self.weight) if absolute else self.weight, len(xs[0])
         x = np.pad(xs[0], [(0, 0), (0, 0), *self.pads])
-        columns = np.stack([x[window] for window in self._windows()], 2)
+        columns = np.stack([x[window] for window in self._windows(*((0, n) for n in self.places))], 2)
         matrix = weight.reshape(self.groups, len(weight) // self.groups, -1)
         product = matrix @ columns.reshape(batch, self.groups, -1, prod(self.places))
         return np.asarray(product.reshape(batch, *self.shape))
 
     def adjoint(self, g: Array) -> list[Array]:
         batch, (channels, height, width) = len(g), self.sources[0]
+        g = g.reshape(batch, len(self.weight), *self.places)
+        live = g.any((0, 1))  # a claim on one neuron reads a part of the image: the rest is zero
+        (a, b), (c, d) = (np.flatnonzero(live.any(axis))[[0, -1]] if live.any() else (0, 0) for axis in (1, 0))
         matrix = self.weight.reshape(self.groups, len(self.weight) // self.groups, -1).swapaxes(1, 2)
-        columns = matrix @ g.reshape(batch, self.groups, -1, prod(self.places))
-        columns = columns.reshape(batch, channels, -1, *self.places)
+        columns = matrix @ g[:, :, a : b + 1, c : d + 1].reshape(batch, self.groups, -1, (b + 1 - a) * (d + 1 - c))
+        columns = columns.reshape(batch, channels, -1, b + 1 - a, d + 1 - c)
         x = np.zeros((batch, channels, *self.padded), dtype=g.dtype)
-        for k, window in enumerate(self._windows()):
+        for k, window in enumerate(self._windows((a, b + 1), (c, d + 1))):
             x[window] += columns[:, :, k]
         top, left = (before for before, _ in self.pads)
         return [x[:, :, top : top + height, left : left + width]]

@@ -1,6 +1,7 @@
 """`surebound check NET.onnx PROPERTY.vnnlib PROOF`: `valid` or `invalid: why` on the first line, exit code 0 or 1."""
 
 import json
+import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     net, problem, proof = check_network(args.net), check_property(args.property), check_proof(args.proof)
     files = output_files(keep=(net, problem, proof), json=args.json)
+    # Its products are small: a second thread would mostly wait, and waste a busy machine's time while it does.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from surebound.check import CheckError, check
 
     line = StatusLine(quiet=args.quiet)

@@ -1,5 +1,6 @@
 """Nothing false passes: a short run of the fuzzer (`make fuzz` runs it for longer), and what hostile files cost."""
 
+import contextlib
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,10 @@ import numpy as np
 import pytest
 from fuzz import Target, bare, false_problem, hostile, run, violated
 from prover import Chain, Layer, Problem, Region, start
+
+from surebound.check.arithmetic import InvalidError
+from surebound.check.file import FLOATS
+from surebound.check.file import Proof as Opened
 
 SECONDS = 20.0
 
@@ -70,3 +75,15 @@ def test_a_bound_of_zero_is_not_enough(tmp_path: Path, lines: str) -> None:
 def test_a_proof_without_steps_proves_nothing(tmp_path: Path) -> None:
     false, _ = false_problem(1)
     assert "nothing is proved" in Target(false, tmp_path, Counter()).offer(start(false))
+
+
+def test_an_array_is_not_read_beyond_its_limit_nor_in_another_order(tmp_path: Path) -> None:
+    false, _ = false_problem(1)
+    proof = start(false)
+    proof.arrays |= {"square": np.asfortranarray(np.arange(4.0).reshape(2, 2)), "line": np.arange(4.0)}
+    with contextlib.closing(Opened(proof.save(tmp_path / "p.npz"))) as opened:
+        assert opened.array("line", FLOATS, (None,), 32).tolist() == [0, 1, 2, 3]
+        with pytest.raises(InvalidError, match="at most 31 bytes"):
+            opened.array("line", FLOATS, (None,), 31)
+        with pytest.raises(InvalidError, match="the array 'square' is"):
+            opened.array("square", FLOATS, (2, 2))

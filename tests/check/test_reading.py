@@ -35,6 +35,7 @@ MODELS = {
     "sums": lambda g: g.add("Sub", g.add("Add", g.add("Relu", "x"), normal(1, 3)), "x"),
     "constant minus x": lambda g: g.add("Sub", normal(3), "x"),
     "broadcast": lambda g: g.add("Add", g.add("Reshape", "x", [3, 1]), "x"),
+    "scalars": lambda g: g.add("Sub", np.float32(0.5), g.add("Div", g.add("Mul", "x", np.float32(3)), np.float32(-7))),
     "products": lambda g: g.add("Div", g.add("Mul", normal(1, 3), "x"), normal(3)),
     "leaky": lambda g: g.add("LeakyRelu", "x", alpha=0.1),
     "relu twice": lambda g: g.add("Relu", g.add("Relu", g.add("Identity", g.add("Relu", "x")))),

@@ -531,3 +531,18 @@ def test_decimals_of_constants_are_paid_for() -> None:
         found.append(Rows(problem, problem.regions[0], ar).bound(enclosure, pi, Way(lambda _: None, {}, None))[0])  # type: ignore[arg-type, return-value]
     assert Fraction(found[0]) <= found[1]
     assert found[1] - Fraction(found[0]) > 1000 * found[1] * Fraction(2) ** -53
+
+
+def test_new_bounds_tighten_what_comes_after() -> None:
+    """Intervals after a layer are computed anew, and known bounds are kept where they are better."""
+    graph = Graph((1, 1))
+    x = graph.add("Relu", graph.add("Mul", "x", np.float32(2)))
+    graph.add("Relu", graph.add("Sub", x, np.float32(1)))
+    enclosure = Enclosure(read_network(graph.bytes(), 1, EXACT), EXACT, -np.ones((1, 1)), np.ones((1, 1)))
+    enclosure.extend(2)
+    assert [[float(end[0, 0]) for end in layer] for layer in enclosure.layers] == [[-2, 2], [-1, 1]]
+    enclosure.learn(1, rational([[-0.5]]), rational([[1.0]]))
+    enclosure.learn(0, rational([[-2.0]]), rational([[1.5]]))
+    enclosure.extend(2)
+    assert [[float(end[0, 0]) for end in layer] for layer in enclosure.layers] == [[-2, 1.5], [-0.5, 0.5]]
+    assert [float(enclosure.low[-1][0, 0]), float(enclosure.high[-1][0, 0])] == [0.0, 0.5]

@@ -95,10 +95,12 @@ def test_products_that_are_all_rounded_the_same_way(kind: str) -> None:
 
 def test_joins_that_are_all_rounded_the_same_way() -> None:
     """1 + t + t + …, of which each t disappears: what 200 readers of one tensor contribute."""
-    graph, x = Graph((1, 1), dtype=np.float64), "x"
-    total = x
-    for _ in range(200):
-        total = graph.add("Add", graph.add("Mul", x, np.array([[-0.9 * 2.0**-54]])), total)
+    graph = Graph((1, 1), dtype=np.float64)
+    tiny = [graph.add("Mul", "x", np.array([[-0.9 * 2.0**-54]])) for _ in range(200)]
+    total = tiny[0]
+    for part in tiny[1:]:
+        total = graph.add("Add", total, part)
+    graph.add("Add", "x", total)
     (rounded, network), (exact, _) = both(graph, 1.0, 1.0)
     start, zero = np.array([[1.0]]), np.zeros(1)
     value = rounded.backward({network.output: start}, zero, zero, NO_LINES)[0]

@@ -15,10 +15,8 @@ from surebound.check.network import read_network
 from surebound.check.steps import Steps
 from surebound.check.vnnlib import read_property
 
-TRUSTED = (
-    "the checker's own lines, Python and its integers, and that the files are the ones meant",
-    "onnx's reading of the network's weights and attributes",
-)
+LINES = "the checker's own lines, Python and its integers, and that the files are the ones meant"
+READER = "onnx's reading of the network's weights and attributes"
 ROUNDED = "NumPy's float64 arithmetic: sums of any order, each operation rounded to nearest, with error terms"
 EXACT = "Python's fractions: no rounding"
 
@@ -38,18 +36,16 @@ class Result:
     seconds: float = 0.0
 
 
+File = str | Path
 Progress = Callable[[int, int, int], None]
 """(steps done, steps in all, leaves so far)"""
 
 
-def check(
-    network: str | Path,
-    property: str | Path,
-    proof: str | Path,
-    *,
-    exact: bool = False,
-    progress: Progress | None = None,
-) -> Result:
+def _quiet(done: int, steps: int, leaves: int) -> None:
+    """No progress is shown."""
+
+
+def check(network: File, property: File, proof: File, *, exact: bool = False, progress: Progress = _quiet) -> Result:
     """Whether a proof shows that no input violates a property of a network.
 
     Raises `CheckError` if a file cannot be read, or holds what the checker does not cover.
@@ -63,11 +59,11 @@ def check(
     hashes = {"network": hashlib.sha256(texts[0]).hexdigest(), "property": hashlib.sha256(texts[1]).hexdigest()}
     with contextlib.closing(Proof(proof)) as opened:
         state = Steps(net, problem, opened, arithmetic)
-        reason = judge(state, hashes, progress or (lambda done, steps, leaves: None))
+        reason = judge(state, hashes, progress)
     return Result(
         valid=not reason,
         reason=reason,
-        trusted=(*TRUSTED, EXACT if exact else ROUNDED),
+        trusted=(LINES, READER, EXACT if exact else ROUNDED),
         regions=len(problem.regions),
         claims=state.claims,
         leaves=state.leaves,

@@ -152,8 +152,8 @@ class _Reader:
         return len(self.ops) - 1
 
     def real(self, constant: Any) -> Array:
-        """A constant as numbers to compute with."""
-        constant = np.asarray(constant)
+        """A constant as numbers to compute with, with at least one axis."""
+        constant = np.atleast_1d(constant)
         if constant.dtype.kind != "f" or not (abs(values := constant.astype(np.float64)) <= LIMIT).all():
             raise CheckError(f"a constant is {constant.dtype}, NaN or beyond {LIMIT:g}; expected numbers")
         return self.arithmetic.array(values)
@@ -217,15 +217,16 @@ class _Reader:
 
     def conv(self, x: Data, weight: Array, bias: Array | None, window: "Window", groups: int) -> Data:
         """A convolution of (1, channels, *size) with one or two spatial axes."""
+        size, stride, dilation, before, after = window
         fits = weight.ndim == len(x.shape) and x.shape[0] == 1 and groups > 0 and len(weight) % groups == 0
-        if not fits or x.shape[1] != weight.shape[1] * groups or window.kernel != weight.shape[2:]:
+        if not fits or x.shape[1] != weight.shape[1] * groups or size != weight.shape[2:]:
             raise CheckError(f"a kernel of shape {list(weight.shape)} cannot convolve {list(x.shape)}")
         lead = (1,) * (4 - len(x.shape))
         source, kernel = (x.shape[1], *lead, *x.shape[2:]), weight.reshape(*weight.shape[:2], *lead, *weight.shape[2:])
-        pads = [(0, 0)] * len(lead) + list(zip(window.before, window.after, strict=True))
+        pads = [(0, 0)] * len(lead) + list(zip(before, after, strict=True))
         if prod((source[0], *(n + sum(p) for n, p in zip(source[1:], pads, strict=True)))) > ELEMENTS:
             raise CheckError("a padded image is too large")
-        op = Conv(source, kernel, (*lead, *window.stride), pads, (*lead, *window.dilation), groups)
+        op = Conv(source, kernel, (*lead, *stride), pads, (*lead, *dilation), groups)
         if min(op.places) < 1 or op.room > 2**27:
             raise CheckError("a convolution's windows do not fit its input, or are too many")
         node = self.add(op, x.node, bias=None if bias is None else bias.reshape(-1, 1, 1))
@@ -244,14 +245,8 @@ class _Reader:
         return self.pick(x.node, contestants[0])
 
 
-class Window(NamedTuple):
-    """What a convolution or a pooling reads, along each spatial axis."""
-
-    kernel: Shape
-    stride: Shape
-    dilation: Shape
-    before: Shape  # pads
-    after: Shape
+Window = tuple[Shape, Shape, Shape, Shape, Shape]
+"""What a convolution or a pooling reads along each spatial axis: kernel, stride, dilation, pads before and after."""
 
 
 class Call(NamedTuple):
@@ -265,22 +260,19 @@ class Call(NamedTuple):
         return i < len(self.given) and self.given[i] is not None
 
     def value(self, i: int) -> Value:
-        value = self.given[i] if self.has(i) else None
-        if value is None:
-            raise CheckError(f"input {i} is missing")
-        return value
+        if i < len(self.given) and (value := self.given[i]) is not None:
+            return value
+        raise CheckError(f"input {i} is missing")
 
     def data(self, i: int = 0) -> Data:
-        value = self.value(i)
-        if not isinstance(value, Data):
-            raise CheckError(f"input {i} is a constant; expected a tensor that depends on the network's input")
-        return value
+        if isinstance(value := self.value(i), Data):
+            return value
+        raise CheckError(f"input {i} is a constant; expected a tensor that depends on the network's input")
 
     def constant(self, i: int) -> Array:
-        value = self.value(i)
-        if isinstance(value, Data):
-            raise CheckError(f"input {i} depends on the network's input; expected a constant")
-        return value
+        if not isinstance(value := self.value(i), Data):
+            return value
+        raise CheckError(f"input {i} depends on the network's input; expected a constant")
 
     def real(self, i: int) -> Array:
         return self.reader.real(self.constant(i))
@@ -308,7 +300,7 @@ class Call(NamedTuple):
             pads = (*less, *more) if mode == b"SAME_UPPER" else (*more, *less)
         elif mode != b"NOTSET" and (mode != b"VALID" or any(pads)):
             raise CheckError(f"auto_pad is {mode!r}; expected NOTSET, SAME_UPPER, SAME_LOWER or VALID without pads")
-        return Window(kernel, stride, dilation, pads[:axes], pads[axes:])
+        return kernel, stride, dilation, pads[:axes], pads[axes:]
 
 
 # ---- the operations
@@ -391,11 +383,11 @@ def _max_pool(call: Call) -> Value:
 def _average_pool(call: Call, everything: bool = False) -> Value:
     x, reader = call.data(), call.reader
     window = call.window(x.shape[2:] if everything else None)
-    ones = reader.real(np.ones((x.shape[1], 1, *window.kernel)))
+    ones = reader.real(np.ones((x.shape[1], 1, *window[0])))
     total = reader.conv(x, ones, None, window, x.shape[1])
     counts = reader.ops[total.node].apply([reader.real(np.ones((1, *reader.ops[total.node].sources[0])))])
     if call.attributes.get("count_include_pad"):
-        counts = reader.real(np.full(total.shape, float(prod(window.kernel))))
+        counts = reader.real(np.full(total.shape, float(prod(window[0]))))
     return reader.scale(total, _inverse(reader, counts.reshape(total.shape)), roundings=1)
 
 
@@ -414,9 +406,7 @@ def _batch_norm(call: Call) -> Value:
 
 def _leaky_relu(call: Call) -> Value:
     reader, x, slope = call.reader, call.data(), call.reader.real(call.attributes.get("alpha", np.float32(0.01)))
-    if slope == 0 or slope == 1:
-        return x if slope else reader.relu(x)
-    return reader.sum([reader.scale(x, slope), reader.scale(reader.relu(x), np.asarray(1 - slope), 1)], (1, 1))
+    return reader.sum([reader.scale(x, slope), reader.scale(reader.relu(x), 1 - slope, 1)], (1, 1))
 
 
 def _pad(call: Call) -> Value:
@@ -430,7 +420,7 @@ def _pad(call: Call) -> Value:
     return call.reader.move(x, lambda index: np.pad(index, pairs, constant_values=-1))
 
 
-def _dropout(call: Call) -> Value:
+def _same(call: Call) -> Value:
     if call.has(2) and call.constant(2).any():
         raise CheckError("a dropout in training mode")
     return call.value(0)
@@ -463,10 +453,10 @@ OPERATIONS: dict[str, Callable[[Call], Value]] = {
     "Constant": lambda call: _array(call.attributes["value"]),
     "Conv": _conv,
     "Div": _div,
-    "Dropout": _dropout,
+    "Dropout": _same,
     "Gemm": _gemm,
     "GlobalAveragePool": lambda call: _average_pool(call, everything=True),
-    "Identity": lambda call: call.value(0),
+    "Identity": _same,
     "LeakyRelu": _leaky_relu,
     "MatMul": _matmul,
     "MaxPool": _max_pool,

@@ -5,7 +5,7 @@ Each step is a forest whose inner nodes split a neuron's sign, or cut the box, a
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,8 @@ CACHE, MEMORY = 2**22, 2**27  # bytes of a batch's coefficients: at best, and at
 KEPT = 2**31  # bytes of the intervals of all boxes, about
 
 
-class Batch(NamedTuple):
-    """Some leaves of a step: their numbers, trees, paths (leaf's place, row of the tree, second child), lines and π."""
-
-    leaves: Array
-    root: Array
-    path: list[Array]
-    way: Way
-    pi: Array
+Batch = tuple[Array, Array, list[Array], Way, Array]
+"""Some leaves: their numbers, trees, paths (leaf's place, row of the tree, second child), lines and splits, and π."""
 
 
 class Steps:
@@ -96,10 +90,9 @@ class Steps:
             forest, at = self.forest(len(neuron), int(net.first[layer]))
             if at is not None or "rebound" in self.step:
                 raise InvalidError("it cuts inputs; expected that of regions only")
-            for batch in self.batches(enclosure, forest, 0):
-                of = batch.root
+            for _, of, _, way, _ in self.batches(enclosure, forest, 0):
                 if not shown[of].all():
-                    value = enclosure.neurons(layer, neuron[of], side[of], batch.way)
+                    value = enclosure.neurons(layer, neuron[of], side[of], way)
                     self.accept(shown[of] | (value >= side[of] * bound[of]).astype(bool), neuron[of], layer)
         for end, better, some in ((low, np.maximum, side > 0), (high, np.minimum, side < 0)):
             end[0, neuron[some]] = better(end[0, neuron[some]], bound[some])
@@ -117,31 +110,29 @@ class Steps:
         number = self.number("region", len(self.property.regions))
         rows = Rows(self.property, self.property.regions[number], self.arithmetic)
         forest, at = self.forest(1, int(self.network.first[-1]))
-        rebound = self.step.get("rebound")
-        if (
-            self.property.regions[number].box != box
-            or rebound not in (None, "crown")
-            or (at is not None and not rebound)
-        ):
+        rebound, other = self.step.get("rebound"), self.property.regions[number].box != box
+        if other or rebound not in (None, "crown") or (at is not None and not rebound):
             raise InvalidError('it is about another box, or cuts inputs without "rebound": "crown"')
         enclosure.extend(len(self.network.layers))
-        for batch in self.batches(enclosure, forest, len(rows.constant)):
+        for leaves, _, path, way, pi in self.batches(enclosure, forest, len(rows.constant)):
             if rebound is None:
-                value = rows.bound(enclosure, batch.pi, batch.way)
+                value = rows.bound(enclosure, pi, way)
             else:
-                value = self.rebound(batch, forest, rows, at, *self.property.boxes[box])
+                low, high = (np.repeat(end[None], len(leaves), 0) for end in self.property.boxes[box])
+                value = self.rebound(low, high, path, forest, at, rows, pi)
             least = int(np.argmin(value))
             if not value[least] > 0:
                 found = float(value[least])
-                raise InvalidError(f"leaf {batch.leaves[least]} has the bound {found:.6g}; expected more than 0")
+                raise InvalidError(f"leaf {leaves[least]} has the bound {found:.6g}; expected more than 0")
             if value[least] < self.slack:
                 self.slack, self.tightest = value[least], number
         self.proved.add(number)
 
-    def rebound(self, batch: Batch, forest: Forest, rows: "Rows", at: Any, lower: Array, upper: Array) -> Array:
-        """Bounds over each leaf's own box, with bounds on layers that are made anew."""
-        net, count, (place, row, second) = self.network, len(batch.leaves), batch.path
-        low, high = np.repeat(lower[None], count, 0), np.repeat(upper[None], count, 0)
+    def rebound(
+        self, low: Array, high: Array, path: list[Array], forest: Forest, at: Array | None, rows: "Rows", pi: Array
+    ) -> Array:
+        """Bounds over each leaf's own part of the box, with bounds on layers that are made anew."""
+        net, (place, row, second) = self.network, path
         if at is not None:
             for end, choose, side in ((high, np.minimum, 0), (low, np.maximum, 1)):
                 cuts = second == side
@@ -162,7 +153,7 @@ class Steps:
                     end[which, neuron] = better(end[which, neuron], value)
             enclosure.layers[layer] = ends
         enclosure.extend(len(net.layers))
-        return rows.bound(enclosure, batch.pi, Way(lines, {}, np.arange(count)))
+        return rows.bound(enclosure, pi, Way(lines, {}, np.arange(len(low))))
 
     # ---- trees and leaves
 
@@ -220,16 +211,14 @@ class Steps:
                 beta = stored["beta"][used : used + len(path[0])] if "beta" in stored else np.zeros(len(path[0]))
                 used += len(path[0])
                 alpha = self.arithmetic.array(stored["alpha"][part]) / stored["unit"] if "alpha" in stored else None
-                pi = np.eye(1, rows) if rows < 2 else np.zeros((1, rows))
+                pi = stored["pi"][part] if "pi" in stored else np.full((len(leaves), rows), float(rows == 1))
                 if "row" in stored:
                     pi = (np.arange(rows) == stored["row"][part][:, None]).astype(np.float64)
-                pi = self.arithmetic.array(
-                    np.broadcast_to(stored["pi"][part] if "pi" in stored else pi, (len(leaves), rows))
-                )
                 splits = {} if "rebound" in self.step else self.splits(forest, path, self.arithmetic.array(beta))
                 self.leaves += len(leaves)
                 self.report()
-                yield Batch(leaves, root, path, Way(self.lines(enclosure, kind, free, alpha), splits, None), pi)
+                way = Way(self.lines(enclosure, kind, free, alpha), splits, None)
+                yield leaves, root, path, way, self.arithmetic.array(pi)
             if "beta" in stored and used != len(stored["beta"]):
                 raise InvalidError("there are more multipliers than splits")
             first += count
@@ -238,24 +227,20 @@ class Steps:
 
     def chunk(self, name: str, free: int, rows: int, count: int | None) -> dict[str, Any]:
         """What a chunk stores about its leaves, and their number, which is known for the last one."""
-        stored: dict[str, Any] = {}
-        for key, types, shape, high in (
-            ("alpha", [UINT8, *FLOATS], [free], 128),
-            ("pi", FLOATS, [rows], LIMIT),
-            ("row", [INT32], [], rows - 1),
-        ):
-            if self.has(name + key) and (key == "alpha") <= (self.step["lines"] == "stored"):
+        stored, names = dict[str, Any](), {"pi": (FLOATS, [rows], LIMIT), "row": ([INT32], [], rows - 1)}
+        if self.step["lines"] == "stored":
+            names = {"alpha": ([UINT8, *FLOATS], [free], 128), **names}
+        for key, (types, shape, high) in names.items():
+            if key == "alpha" or self.has(name + key):
                 stored[key] = self.read(name + key, types, [count, *shape], 0, high)
                 count = len(stored[key])
         if self.has(f"{name}beta"):
             stored["beta"] = self.read(f"{name}beta", FLOATS, [None], 0)
-        if count is None or (self.step["lines"] == "stored" and "alpha" not in stored):
-            raise InvalidError("a chunk does not say how many leaves it has, or has no slopes")
-        stored["count"] = count
-        if "alpha" in stored:
-            stored["unit"] = 128 if stored["alpha"].dtype == UINT8 else 1
-            if (stored["alpha"] > stored["unit"]).any():
-                raise InvalidError("a slope exceeds 1")
+        if count is None:
+            raise InvalidError("a chunk does not say how many leaves it has")
+        stored |= {"count": count, "unit": 128 if "alpha" in stored and stored["alpha"].dtype == UINT8 else 1}
+        if "alpha" in stored and (stored["alpha"] > stored["unit"]).any():
+            raise InvalidError("a slope exceeds 1")
         return stored
 
     def splits(self, forest: Forest, path: list[Array], beta: Array) -> dict[int, Splits]:
@@ -263,9 +248,7 @@ class Steps:
         place, row, second = path
         neuron, first = forest.split[row], self.network.first
         if len(np.unique(place * first[-1] + neuron)) != len(neuron) or len(beta) != len(neuron):
-            raise InvalidError(
-                "a neuron is split twice on the way to a leaf, or there are fewer multipliers than splits"
-            )
+            raise InvalidError("a neuron is split twice before a leaf, or there are fewer multipliers than splits")
         layer = np.searchsorted(first, neuron, side="right") - 1
         chosen = {k: layer == k for k in np.unique(layer).tolist()}
         return {k: Splits(place[of], neuron[of] - first[k], 1 - 2 * second[of], beta[of]) for k, of in chosen.items()}
@@ -283,9 +266,7 @@ class Rows:
         if not (abs(exact) <= LIMIT).all():
             raise InvalidError(f"a row of the property has a number beyond {LIMIT:g}")
         numbers, self.arithmetic = arithmetic.nearest(exact), arithmetic
-        self.output, self.input, self.constant = np.split(
-            numbers, [problem.outputs, problem.outputs + problem.inputs], 1
-        )
+        self.output, self.input, self.constant = np.split(numbers, [problem.outputs, -1], 1)
 
     def bound(self, enclosure: Enclosure, pi: Array, way: Way) -> Array:
         """Lower bounds of Σ π_j row_j, one for each row of pi. # pi (leaves, rows)"""

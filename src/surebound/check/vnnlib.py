@@ -81,9 +81,8 @@ class _Reader:
         return self.tokens.pop()
 
     def expect(self, *words: str) -> None:
-        for word in words:
-            if (token := self.token()) != word:
-                raise CheckError(f"expected {word!r} in the property, got {token[:40]!r}")
+        if (found := [self.token() for _ in words]) != list(words):
+            raise CheckError(f"expected {' '.join(words)!r} in the property, got {' '.join(found)[:40]!r}")
 
     def command(self) -> bool:
         """Read a declaration up to its end, or to the formula of an assertion; whether it is one."""
@@ -102,10 +101,9 @@ class _Reader:
                 self.expect("(", word)
                 self.declare(letter, self.token(), self.token())
             self.expect(")")
-        elif name in ("set-logic", "set-info", "check-sat", "get-model"):
-            while (token := self.token()) != ")":
-                if token == "(":
-                    raise CheckError("expected ')' in the property, got '('")
+        elif name in ("set-logic", "set-info"):
+            while self.token() != ")":
+                pass
         elif name != "assert":
             raise CheckError(f"expected declarations and assertions in the property, got {name[:40]!r}")
         return name == "assert"
@@ -119,9 +117,7 @@ class _Reader:
         sizes = [int(n) for n in match[2].split(",")] if match else []
         real = kind.lower() in ("real", "float16", "bfloat16", "float32", "float64")
         if not real or not match or not prod(sizes) <= 2**24 or self.declared[letter] or name in self.shapes:
-            raise CheckError(
-                f"expected one real input and output such as X float32 [1,5] in the property, got {name[:40]}"
-            )
+            raise CheckError(f"expected one input and output such as X float32 [1,5] in the property, got {name[:40]}")
         self.shapes[name], self.declared[letter] = (letter, sizes), set(range(prod(sizes)))
 
     def counts(self) -> tuple[int, int]:
@@ -142,9 +138,9 @@ class _Reader:
             value = _apply(*stack.pop()) if token == ")" and len(stack) > 1 else self.atom(token)
             if len(stack) == 1 and isinstance(value, Formula):
                 return value
-            stack[-1][1].append(value)
             if len(stack) == 1:
                 raise CheckError("expected a formula in the property, got a number")
+            stack[-1][1].append(value)
 
     def atom(self, token: str) -> Row | Formula:
         """A number, a variable, true or false."""

@@ -174,6 +174,10 @@ class _Work:
             from surebound.verify.pipeline import verify
 
             model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
+            if args.proof is not None:
+                from surebound.proof.checkable import expect_checkable
+
+                expect_checkable(Path(args.net), model.network)
         self.doing = "verifying"
         options = Options.of(
             args.search,

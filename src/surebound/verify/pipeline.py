@@ -7,6 +7,7 @@ import numpy as np
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Property, Robustness, Status, Verdict
+from surebound.proof.checkable import widths
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
 from surebound.verify.cascade import Question, Settled, run
@@ -85,7 +86,7 @@ def _by_box(prop: Property, recorded: Network | None) -> list[Question]:
 
 def _proof(network: Network, questions: Sequence[Question]) -> Proof:
     records = [question.record for question in questions if question.record is not None]
-    return Proof(records, [network.width(k) for k in range(len(network.layers))])
+    return Proof(records, widths(network))
 
 
 _WORST = ("proved", "undecided", "time", "violated")

@@ -221,15 +221,15 @@ BUGS = {
 }
 
 
-def offer(folder: Path, name: str, seed: int) -> str:
-    """What came of one false claim: nothing, or a proof that the checker refused, and why. None may be accepted."""
+def offer(folder: Path, name: str, seed: int, seconds: float = 10.0) -> str:
+    """What came of one false claim: nothing, or a proof that the checker refused. None may be accepted."""
     bug = BUGS[name]
     network, question = bug.ask(seed)
     with Patch.context() as patch:
         patch.setattr(Confirm, "__call__", lambda *_: None)
         bug.make(patch)
         try:
-            done = prove(folder, network, question, bug.branching, bug.strategy, timeout=2.0)
+            done = prove(folder, network, question, bug.branching, bug.strategy, timeout=seconds)
         except ValueError as error:  # a tree that is not whole is not written
             assert "neither split nor closed" in str(error)
             return "not written"
@@ -251,7 +251,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         while time.monotonic() < end:
             for name in BUGS:
-                tallies[name][offer(Path(folder), name, seed)] += 1
+                tallies[name][offer(Path(folder), name, seed, 2.0)] += 1
             seed += 1
     fates = ("no answer", "not written", "refused", "accepted")
     print(f"| bug | false claims | {' | '.join(fates)} |\n|---{'|--:' * (1 + len(fates))}|")

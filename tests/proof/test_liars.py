@@ -21,4 +21,4 @@ def test_without_a_bug_there_is_no_answer(branching: str, tmp_path: Path, monkey
     asked = [lambda seed: violated(seed, SMALL), lambda seed: violated(seed, LARGE), cancelling, grazing]
     for ask in asked:
         monkeypatch.setitem(BUGS, "none", Bug(lambda patch: None, ask, branching=branching))
-        assert offer(tmp_path, "none", 0) == "no answer"
+        assert offer(tmp_path, "none", 0, 2.0) == "no answer"

@@ -117,6 +117,11 @@ class BoxRecord:
         self._claims = {}
 
     @property
+    def complete(self) -> bool:
+        """Whether every region has a step."""
+        return {step.about.get("region") for step in self.steps} >= set(self.regions)
+
+    @property
     def needed(self) -> list[Step]:
         """The steps, but for claims about layers that no later step builds on."""
         builds = [step.about["kind"] == "region" and "rebound" not in step.about for step in self.steps]

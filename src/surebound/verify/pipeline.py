@@ -84,9 +84,10 @@ def _by_box(prop: Property, recorded: Network | None) -> list[Question]:
     return questions
 
 
-def _proof(network: Network, questions: Sequence[Question]) -> Proof:
+def _proof(network: Network, questions: Sequence[Question]) -> Proof | None:
+    """What was written down, unless some stage proved a region and wrote nothing."""
     records = [question.record for question in questions if question.record is not None]
-    return Proof(records, widths(network))
+    return Proof(records, widths(network)) if all(record.complete for record in records) else None
 
 
 _WORST = ("proved", "undecided", "time", "violated")

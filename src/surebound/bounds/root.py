@@ -123,7 +123,7 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
             relaxation = _per_row(relaxation, n)
         start = Duals(alpha[todo], None, None)
         found = ascend(fast, specification, relaxation, Splits(todo, None), start, bounding.ascent).duals.alpha
-        alpha[todo], lines[todo] = on_grid(found), LINES.index("stored")
+        alpha[todo], lines[todo] = on_grid(found) if signs else found, LINES.index("stored")  # layers are written down
     return Reason(lines, alpha), useful
 
 

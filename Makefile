@@ -39,8 +39,9 @@ lint: $(INSTALLED) ## check style, types and imports
 mutants: $(INSTALLED) ## put bugs into the code and see that tests notice, about twenty minutes
 	$(BIN)/python tests/mutate.py --jobs $(JOBS) --table docs/mutants.md
 
-fuzz: $(INSTALLED) ## offer false proofs to the checker, half an hour
+fuzz: $(INSTALLED) ## offer false proofs to the checker, of its own making and of verifiers with bugs, forty minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/check/fuzz.py --minutes 30
+	OMP_NUM_THREADS=1 $(BIN)/python tests/lying.py --minutes 10
 
 bench: $(INSTALLED) ## measure speed in ratios, about four minutes
 	$(BIN)/python benchmarks/run.py

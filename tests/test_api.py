@@ -1,6 +1,7 @@
 """The public interface: what is there, how it is called, what it raises, and that the documents say so."""
 
 import inspect
+import re
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -18,6 +19,7 @@ from surebound import errors
 from surebound.attacks import ATTACKS
 from surebound.bounds import BOUNDS
 from surebound.branching import CHOICES, RULES
+from surebound.check import network as check_network
 from surebound.cli import COMMANDS
 from surebound.cli.main import build_parser
 from surebound.load.onnx_ops import SUPPORTED
@@ -142,6 +144,15 @@ def test_importing_surebound_does_not_import_torch() -> None:
 @pytest.mark.parametrize("registry", [BOUNDS, RULES, ATTACKS], ids=["bounds", "rules", "attacks"])
 def test_every_registered_name_is_documented(registry: dict[str, object]) -> None:
     assert [name for name in registry if f"`{name}`" not in DOCUMENTS] == []
+
+
+def test_the_readme_says_which_operations_have_proofs() -> None:
+    have = {*check_network.OPERATIONS, *check_network.MOVES}
+    lines = [line.split("|") for line in README.splitlines() if line.startswith("| ") and "has proofs" not in line]
+    kinds = {cells[1].strip(): cells for cells in lines if len(cells) == 5}
+    named = [kinds[kind] for kind in ("affine operations", "activations", "shapes", "others")]
+    assert {op for cells in named for op in re.findall(r"`(\w+)`", cells[2])} == have
+    assert {op for cells in named for op in re.findall(r"`(\w+)`", cells[3])} == {*SUPPORTED} - have
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -17,6 +17,7 @@ from commands import environment
 
 from surebound.cli import COMMANDS
 from surebound.cli.main import build_parser
+from surebound.evaluate.evidence import Evidence
 from surebound.evaluate.store import OUTCOMES, STAGES, Row, Run
 from surebound.train import LOSSES
 from surebound.train.config import OptimiserConfig, Schedule
@@ -179,7 +180,8 @@ def test_settings_that_the_method_names_exist() -> None:
 
 def test_the_store_is_documented() -> None:
     text = (ROOT / "docs/certify.md").read_text()
-    columns = {f.name for f in fields(Row)} - {"counter"} | {"run", "clean", "counterexample", "adversarial"}
+    columns = {f.name for f in fields(Row)} - {"counter", "proof"} | {"run", "clean", "counterexample", "adversarial"}
+    columns |= {f.name for f in fields(Evidence)} - {"refused"}
     records = {f.name for f in fields(Run)} - {"notes"}
     assert [word for word in (*columns, *OUTCOMES, *STAGES) if f"`{word}`" not in text] == []
     assert [word for word in records if word != "model" and f"`{word}`" not in text] == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from surebound.cli.arguments import write_whole
+from surebound.cli.arguments import output_files, write_whole
 from surebound.errors import UsageError
 from surebound.files import replacing
 
@@ -51,3 +51,15 @@ def test_a_pipe_takes_the_text_as_it_comes(tmp_path: Path) -> None:
     write_whole(tmp_path / "pipe", "text")
     assert os.read(reader, 10) == b"text" and (tmp_path / "pipe").is_fifo()
     os.close(reader)
+
+
+def test_a_pipe_or_device_never_becomes_a_plain_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for target, kind in ((tmp_path / "pipe", "a pipe or a device"), (tmp_path, "a folder")):
+        sentence = rf"cannot write '.*' \(it is {kind}\); expected the name of a plain file"
+        with pytest.raises(UsageError, match=sentence), replacing(target) as partial:
+            partial.write_text("x")
+    with pytest.raises(UsageError, match=r"cannot write --proof '.*/pipe': it is a pipe or a device"):
+        output_files(keep=(), proof=str(tmp_path / "pipe"))
+    assert output_files(keep=(), json=str(tmp_path / "pipe")) == {"json": tmp_path / "pipe"}
+    assert (tmp_path / "pipe").is_fifo() and list(tmp_path.iterdir()) == [tmp_path / "pipe"]

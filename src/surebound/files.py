@@ -17,6 +17,8 @@ def replacing(path: str | Path, *, tag: str = "") -> Iterator[Path]:
     that write the same file apart.
     """
     path = Path(path).resolve()  # through a link, not in its place
+    if path.exists() and not path.is_file():  # a device's or a pipe's name would come to be a plain file's
+        raise UsageError(f"cannot write '{path}' ({_kind(path)}); expected the name of a plain file")
     partial = path.with_name(f".{path.name}{tag}.partial")
     try:
         try:
@@ -31,6 +33,10 @@ def replacing(path: str | Path, *, tag: str = "") -> Iterator[Path]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"cannot write '{path}' ({reason}); expected a file name in a folder with room") from error
+
+
+def _kind(path: Path) -> str:
+    return "it is a folder" if path.is_dir() else "it is a pipe or a device"
 
 
 def _umask() -> int:

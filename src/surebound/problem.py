@@ -118,12 +118,17 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """All the ways to violate a property, as a disjunction of regions."""
+    """All the ways to violate a property, as a disjunction of regions.
+
+    `places` has each region's number and its box's, counted in the file that the property was read from, where regions
+    may stand that no input reaches. None: as the regions come.
+    """
 
     regions: tuple[Region, ...]
     inputs: int
     outputs: int
     source: str = "property"
+    places: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         for region in self.regions:
@@ -206,7 +211,7 @@ class Robustness:
 def _array(value: object, what: str) -> NDArray[np.float64]:
     """The value as float64 numbers."""
     try:
-        return np.asarray(value, dtype=np.float64)
+        return np.asarray(value, dtype=np.float64, order="C")
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor that requires gradients is a RuntimeError
         raise UsageError(f"{what} is not an array of numbers: {error}") from error
 

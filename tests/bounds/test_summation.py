@@ -278,7 +278,8 @@ def test_mixing_rows_adds_up(key: str, part: str, leaf: bool) -> None:
     subject = Subject(network, form, specify(form, [region]))
     none, weights = torch.zeros(0, dtype=torch.float64), ones(N + 1)
     if leaf:
-        bound = subject.sound_leaf_bound(0, torch.zeros(0, dtype=torch.int8), weights, none, none)
+        duals = {"mix": weights[None], "alpha": none[None], "beta": none[None]}
+        bound = subject.sound_leaf_bound(0, torch.zeros(0, dtype=torch.int8), duals)
     else:
         duals = Duals(none[None], None, weights[None])
         bound = float(subject.sound_bounds(Splits(torch.tensor([0]), None), duals))

@@ -40,6 +40,8 @@ def test_a_false_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     files = [str(path) for path in write(tmp_path, false, bare(false))]
     assert main(["check", *files, "--quiet"]) == 1
     assert capsys.readouterr().out.startswith("invalid: step 0: leaf 0 has the bound -")
+    assert main(["check", *files]) == 1
+    assert "trusted" not in capsys.readouterr().out
 
 
 def test_a_proof_of_something_else(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +59,11 @@ def test_unreadable_files(files: list[str], tmp_path: Path, capsys: pytest.Captu
         assert err.startswith("surebound: ") and err.count("\n") == 1
     assert main(["check", files[0], files[1], str(tmp_path / "none")]) == 2
     assert "there is no such file" in capsys.readouterr().err
+    assert main(["check", files[0], files[1], str(tmp_path)]) == 2
+    assert "cannot read the proof '" in (err := capsys.readouterr().err) and "it is a folder" in err
+    (tmp_path / "none").write_bytes(b"")
+    assert main(["check", files[0], files[1], str(tmp_path / "none")]) == 2
+    assert "is empty; expected a file that surebound verify --proof wrote" in capsys.readouterr().err
 
 
 def test_the_command_imports_neither_torch_nor_the_verifier(files: list[str]) -> None:

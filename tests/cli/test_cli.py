@@ -135,6 +135,7 @@ def test_bad_options(option: str, value: str, capsys: pytest.CaptureFixture[str]
     out, err = capsys.readouterr()
     assert caught.value.code == 2 and out == ""
     assert option in err and value in err and err.count("\n") == 1
+    assert err.startswith("surebound verify: ") and err.endswith("(see 'surebound verify --help')\n")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable to root")

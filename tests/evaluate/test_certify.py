@@ -26,11 +26,12 @@ from surebound.errors import MissingFileError, NetworkError, ResourceError, Stor
 from surebound.evaluate import stages
 from surebound.evaluate.certify import BATCH, CertifyProgress, certify
 from surebound.evaluate.radius import distance
-from surebound.evaluate.stages import Certifier, Settings
+from surebound.evaluate.stages import Certifier, Open, Settings
 from surebound.evaluate.store import Row, Store
 from surebound.evaluate.task import Task
 from surebound.load.onnx_file import fingerprint
 from surebound.problem import Robustness
+from surebound.verify.cascade import End, Settled
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +95,25 @@ def test_linear_network_in_closed_form(tmp_path: Path) -> None:
     assert [row.correct for row in result.rows] == (clean > 0).tolist()
     assert [row.verified for row in result.rows] == (least > 0).tolist()
     assert result.accuracies.undecided == 0
+
+
+def test_a_stage_of_ones_own_counts_as_search(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Guess:
+        name = "guess"
+
+        def run(self, open_: Any) -> list[Settled]:
+            ends: tuple[End, ...] = ("violated", "proved", "undecided")
+            return [Settled(stage=self.name, end=ends[question.sample.image % 3]) for question in open_]
+
+    monkeypatch.setattr(stages, "closing", lambda engine: [Guess()])
+    certifier = Certifier(surebound.load(net), EPS, Settings())
+    open_ = [Open(sample, sample.label, (0,)) for sample in take_digits(range(3))]
+    rows = [certifier.search(left) for left in open_]
+    assert [(row.outcome, row.stage) for row in rows] == [
+        ("falsified", "search"),
+        ("verified", "search"),
+        ("unknown", "search"),
+    ]
 
 
 def test_a_search_without_time(net: Path) -> None:

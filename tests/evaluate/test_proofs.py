@@ -20,7 +20,9 @@ from surebound.evaluate.certify import Certification
 from surebound.evaluate.evidence import Evidence, Proofs
 from surebound.evaluate.store import Store
 from surebound.load.vnnlib import read_property
+from surebound.proof import checkable
 
+pytestmark = pytest.mark.slow
 IMAGES = (*range(30), 36, 49)  # the last two need a search
 
 
@@ -47,7 +49,7 @@ def test_every_verified_image_has_a_valid_proof_whatever_stage_settled_it(
     verified = [row for row in result.rows if row.verified]
     assert {row.stage for row in verified} == {"ibp", "crown", "alpha-crown", "search"}
     names = {f"image-{row.image}.{end}" for row in verified for end in ("proof", "vnnlib.gz")}
-    assert {file.name for file in folder.iterdir()} == names
+    assert {file.name for file in folder.iterdir()} == names | {"about.json"}
     for row in verified:
         files = folder / f"image-{row.image}.vnnlib.gz", folder / f"image-{row.image}.proof"
         found = check(net, *files)
@@ -78,12 +80,14 @@ def test_rows_are_those_of_a_run_without_proofs(net: Path, tmp_path: Path, done:
 
 
 def test_workers_write_the_same_files(net: Path, tmp_path: Path, done: tuple[Path, Certification]) -> None:
+    """But for a search's, which spends a share of its time on making its proof smaller."""
     images = [0, 1, 3, 36, 49]
-    certify(net, tmp_path, images=images, workers=2)
-    files = sorted((tmp_path / "proofs").iterdir())
-    assert len(files) == 10
-    for file in files:
-        assert file.read_bytes() == (done[0] / file.name).read_bytes()
+    result = certify(net, tmp_path, images=images, workers=2, check_proofs=True)
+    assert result.proofs.accepted == 5
+    for row in result.rows:
+        for name in (f"image-{row.image}.vnnlib.gz", f"image-{row.image}.proof"):
+            same = (tmp_path / "proofs" / name).read_bytes() == (done[0] / name).read_bytes()
+            assert same or (row.stage == "search" and name.endswith("proof"))
 
 
 def test_resuming_brings_proofs_back_and_adds_them_to_old_rows(net: Path, tmp_path: Path) -> None:
@@ -102,6 +106,24 @@ def test_resuming_brings_proofs_back_and_adds_them_to_old_rows(net: Path, tmp_pa
     assert (tmp_path / "proofs" / "image-0.proof").stat().st_mtime_ns == kept
     files = [tmp_path / "proofs" / f"image-1.{end}" for end in ("vnnlib.gz", "proof")]
     assert check(net, *files).valid
+
+
+def test_a_folder_has_proofs_about_one_radius(net: Path, tmp_path: Path, done: tuple[Path, Certification]) -> None:
+    certify(net, tmp_path, images=[0, 1])
+    label = json.loads((tmp_path / "proofs" / "about.json").read_text())
+    assert (label["dataset"], label["eps"]) == ("digits", "1/30") and len(label["network"]) == 64
+    other = {"eps": "1/5", "store": tmp_path / "other.sqlite", "images": [0, 1]}  # at which both are broken
+    with pytest.raises(UsageError, match="has proofs about another network, data set or radius; expected an empty"):
+        surebound.certify(net, "digits", proofs=tmp_path / "proofs", **other)
+    for name in ("image-0", "image-1"):
+        for end in ("proof", "vnnlib.gz"):
+            assert (tmp_path / "proofs" / f"{name}.{end}").read_bytes() == (done[0] / f"{name}.{end}").read_bytes()
+    assert not any(row.verified for row in surebound.certify(net, "digits", proofs=tmp_path / "new", **other).rows)
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["about.json"]
+    assert certify(net, tmp_path, "slower", images=[0, 1], timeout=61.0).proofs.written == 2
+    (tmp_path / "proofs" / "about.json").unlink()
+    with pytest.raises(UsageError, match="has proofs about another"):
+        certify(net, tmp_path, images=[0, 1], resume=True)
 
 
 def test_what_the_checker_refuses_is_not_verified(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +146,7 @@ def test_a_network_that_the_checker_cannot_read_is_refused_first(
     def refuse(*_: object) -> None:
         raise CheckError("the operation Sin is not covered")
 
-    monkeypatch.setattr(proofs, "read_network", refuse)
+    monkeypatch.setattr(checkable, "read_network", refuse)
     with pytest.raises(UsageError, match=r"there are no proofs for .*: the operation Sin is not covered"):
         certify(net, tmp_path, images=[0])
     (tmp_path / "file").write_text("")
@@ -147,7 +169,7 @@ def test_an_interruption_leaves_no_half_file(net: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(zipfile.ZipFile, "open", interrupt)
     with pytest.raises(KeyboardInterrupt):
         certify(net, tmp_path, images=[3])
-    assert [file.name for file in (tmp_path / "proofs").iterdir()] == ["image-3.vnnlib.gz"]
+    assert {file.name for file in (tmp_path / "proofs").iterdir()} == {"about.json", "image-3.vnnlib.gz"}
     monkeypatch.undo()
     assert certify(net, tmp_path, images=[3], resume=True, check_proofs=True).proofs.accepted == 1
 
@@ -195,6 +217,6 @@ def test_command_line(net: Path, tmp_path: Path) -> None:
     with Store(tmp_path / "s.sqlite", readonly=True) as store:
         (noted,) = store.runs().values()
     assert noted.notes["proofs"] == str(tmp_path / "p")
-    files = sorted((tmp_path / "p").iterdir())
+    files = sorted((tmp_path / "p").glob("image-*"))
     checked = run("check", net, files[1], files[0])
     assert checked.returncode == 0 and checked.stdout.startswith("valid\n")

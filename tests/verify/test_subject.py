@@ -62,7 +62,7 @@ def both(s: Subject, sign: int, pi: Tensor, alpha: float, beta: float) -> list[f
     mix = pi[None] if len(pi) > 1 else None
     return [
         float(s.sound_bounds(nodes, Duals(double(alpha)[None], double(beta)[None], mix))),
-        s.sound_leaf_bound(0, signs, pi, double(beta), double(alpha)),
+        s.sound_leaf_bound(0, signs, {"mix": pi[None], "alpha": double(alpha)[None], "beta": double(beta)[None]}),
     ]
 
 

@@ -150,6 +150,13 @@ def check_property(path: str) -> Path:
     return Path(path)
 
 
+def check_proof(path: str) -> Path:
+    """The path of a proof, after the same checks."""
+    if _content_size(path, "proof", "a file that surebound verify --proof wrote") == 0:
+        raise UsageError(f"the proof '{path}' is empty; expected a file that surebound verify --proof wrote")
+    return Path(path)
+
+
 def _content_size(path: str, kind: str, expected: str) -> int:
     target = Path(path)
     if target.is_dir():
@@ -168,7 +175,8 @@ def _content_size(path: str, kind: str, expected: str) -> int:
 def output_files(*, keep: tuple[Path, ...], **paths: str | None) -> dict[str, Path]:
     """The paths of results that were asked for, by option, checked before any work is done.
 
-    None of them may be a folder, another result, or one of the files to `keep`.
+    None of them may be a folder, another result, or one of the files to `keep`; a proof, which is no text, goes to a
+    plain file.
     """
     taken = {file.resolve(): f"'{file}', which is read" for file in keep}
     found: dict[str, Path] = {}
@@ -178,6 +186,8 @@ def output_files(*, keep: tuple[Path, ...], **paths: str | None) -> dict[str, Pa
         target = Path(path)
         if not path or target.is_dir() or not target.parent.is_dir():
             raise UsageError(f"cannot write --{option} '{path}': expected a file name in an existing folder")
+        if option == "proof" and target.exists() and not target.is_file():
+            raise UsageError(f"cannot write --proof '{path}': it is a pipe or a device; expected a plain file")
         if not os.access(target.parent, os.W_OK):
             raise UsageError(f"cannot write --{option} '{path}': permission denied in '{target.parent}'")
         if target.resolve() in taken:

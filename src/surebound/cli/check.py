@@ -4,13 +4,12 @@ import json
 import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surebound.cli.arguments import check_network, check_property, output_files, write_whole
+from surebound.cli.arguments import check_network, check_proof, check_property, output_files, write_whole
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, complain
-from surebound.errors import MissingFileError, visible
+from surebound.errors import visible
 
 if TYPE_CHECKING:
     from surebound.check import Result
@@ -26,9 +25,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    net, problem, proof = check_network(args.net), check_property(args.property), Path(args.proof)
-    if not proof.is_file():
-        raise MissingFileError(f"cannot read the proof '{proof}': there is no such file; expected a proof")
+    net, problem, proof = check_network(args.net), check_property(args.property), check_proof(args.proof)
     files = output_files(keep=(net, problem, proof), json=args.json)
     # Its products are small: a second thread would mostly wait, and waste a busy machine's time while it does.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -54,11 +51,16 @@ def _run(args: Namespace) -> int:
 
 
 def _print_details(result: "Result") -> None:
-    counts = f"{result.regions:,} regions, {result.claims:,} bounds, {result.leaves:,} leaves"
-    print(f"{result.seconds:.2f} s, {counts}")
+    counts = (
+        (result.regions, "region", "regions"),
+        (result.claims, "bound", "bounds"),
+        (result.leaves, "leaf", "leaves"),
+    )
+    named = (f"{count:,} {one if count == 1 else many}" for count, one, many in counts)
+    print(f"{result.seconds:.2f} s, {', '.join(named)}")
     if result.slack is not None:
         print(f"tightest leaf: {result.slack:.3g} above 0, in region {result.tightest}")
-    for sentence in result.trusted:
+    for sentence in result.trusted if result.valid else ():  # nothing rests on what is refused
         print(f"trusted: {sentence}")
 
 

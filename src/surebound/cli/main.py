@@ -38,7 +38,7 @@ def build_parser() -> ArgumentParser:
         command = COMMANDS[name]
         sub = subparsers.add_parser(name, help=command.summary, description=command.summary, allow_abbrev=False)
         command.configure(sub)
-        sub.set_defaults(run=command.run)
+        sub.set_defaults(run=command.run, refuse=sub.error)
     return parser
 
 
@@ -48,7 +48,9 @@ def main(argv: Sequence[str] | None = None, *, began: float | None = None) -> in
         sys.stdout.reconfigure(errors="backslashreplace")  # names from files may hold anything
     try:
         try:
-            args = build_parser().parse_args(argv, Namespace(began=began))
+            args, unknown = build_parser().parse_known_args(argv, Namespace(began=began))
+            if unknown:
+                args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
             code: int = args.run(args)
         finally:  # also after --help
             if sys.stdout is not None:

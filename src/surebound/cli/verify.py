@@ -3,6 +3,7 @@
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from surebound import interrupts
@@ -26,7 +27,7 @@ from surebound.cli.watchdog import Watchdog
 from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
 from surebound.memory import keep_memory
-from surebound.problem import Counterexample, Status, Verdict
+from surebound.problem import Counterexample, Property, Status, Verdict
 from surebound.verify.clock import Clock
 
 _GRACE = 0.25  # seconds after the timeout in which the verification ends by itself
@@ -46,6 +47,12 @@ def _configure(parser: ArgumentParser) -> None:
     add_search(parser)
     parser.add_argument("--counterexample", metavar="FILE", help="write the result in VNN-COMP's text form")
     parser.add_argument("--proof", metavar="FILE", help="write a proof of unsat, for surebound check")
+    parser.add_argument(
+        "--proof-format",
+        choices=("surebound", "aptp"),
+        default="surebound",
+        help="surebound's own (default), or aptp: the tree alone, in a FILE.aptp for APTPchecker",
+    )
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
     parser.add_argument(
@@ -61,6 +68,7 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, proof=args.proof, json=args.json)
+    _check_format(args)
     work = _Work(args)
 
     def interrupted() -> None:
@@ -84,8 +92,15 @@ def _run(args: Namespace) -> int:
             finally:
                 watchdog.call_off()
                 work.progress.done()
-        _finish(args, files, verdict)
+        _finish(args, files, verdict, work.problem)
     return 0
+
+
+def _check_format(args: Namespace) -> None:
+    if args.proof_format != "surebound" and args.proof is None:
+        raise UsageError(f"--proof-format {args.proof_format} without --proof: expected a file for the proof")
+    if args.proof_format == "aptp" and args.branching == "input":
+        raise UsageError("--proof-format aptp beside --branching input: the format has no bisections; expected others")
 
 
 def _give_up(args: Namespace, files: dict[str, Path], verdict: Verdict) -> int:
@@ -97,17 +112,26 @@ def _give_up(args: Namespace, files: dict[str, Path], verdict: Verdict) -> int:
     return 0
 
 
-def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict) -> None:
-    """Write and print the verdict."""
+def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict, problem: Property | None = None) -> None:
+    """Write and print the verdict on a property."""
     texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
     failed = _write({path: texts[option] for option, path in files.items() if option in texts})
     print(verdict.status, flush=True)
-    if verdict.proof is not None:
-        verdict.proof.save(files["proof"], network=args.net, property=args.property)
+    if verdict.proof is not None and problem is not None:
+        _save_proof(args, files["proof"], verdict, problem)
     if failed is not None:  # the verdict is out; now the exit code says that a file is missing
         raise failed
     if not args.quiet and sys.stderr is not None:
         print(visible(_summary(verdict, files.get("proof"))), file=sys.stderr)
+
+
+def _save_proof(args: Namespace, path: Path, verdict: Verdict, problem: Property) -> None:
+    if args.proof_format == "aptp":
+        from surebound.proof.aptp import save_aptp
+
+        save_aptp(verdict.proof, path, network=args.net, prop=problem)
+    else:
+        verdict.proof.save(path, network=args.net, property=args.property)
 
 
 def _write(texts: dict[Path, str]) -> UsageError | None:
@@ -128,6 +152,7 @@ class _Work:
         self.progress = ProgressLine(quiet=args.quiet, timeout=args.timeout)
         self.clock = Clock(args.timeout, self.progress, start=args.began)
         self.doing = "starting"
+        self.problem: Property | None = None
         self._args = args
 
     def verdict(self) -> Verdict:
@@ -138,6 +163,7 @@ class _Work:
 
             # before the slow imports, so that mistakes in it show at once
             problem = read_property(args.property, deadline=self._deadline(f"reading '{args.property}'"))
+            self.problem = problem
             keep_memory()
             self.doing = "importing torch"
             with self.clock.phase("import"):
@@ -148,6 +174,10 @@ class _Work:
             from surebound.verify.pipeline import verify
 
             model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
+            if args.proof is not None and args.proof_format == "surebound":
+                from surebound.proof.checkable import expect_checkable
+
+                expect_checkable(Path(args.net), model.network)
         self.doing = "verifying"
         options = Options.of(
             args.search,
@@ -158,6 +188,11 @@ class _Work:
             early_stop=args.early_stop,
             proof=args.proof is not None,
         )
+        if args.proof_format == "aptp":
+            from surebound.proof.aptp import check_sayable
+
+            check_sayable(args.net, problem)
+            options = replace(options, strategy=replace(options.strategy, input_limit=-1))  # neurons are split
         return verify(model, problem, options, clock=self.clock)
 
     def _deadline(self, doing: str) -> Deadline:

@@ -87,7 +87,7 @@ def certify(
         expect_same_data(results, run)
         folder = task.folder
         if folder is not None:
-            folder.prepare(model.network)
+            folder.prepare(model.network, run.subject)
         number = results.begin(run)
         done = results.outcomes(number)
         again = {i for i, outcome in done.items() if folder and outcome == "verified" and not folder.has(i)}

@@ -1,21 +1,20 @@
 """Proofs of the images that are verified: each with its property, written whole, and checked if wanted."""
 
 import gzip
+import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from surebound.check import CheckError, check
-from surebound.check.arithmetic import Arithmetic
-from surebound.check.network import read_network
 from surebound.errors import UsageError, one_line
 from surebound.evaluate.evidence import Evidence
 from surebound.files import replacing
-from surebound.load.onnx_file import read_bytes
 from surebound.network.graph import Network
 from surebound.problem import Property
+from surebound.proof.checkable import expect_checkable, widths
 from surebound.proof.property_text import property_text
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
@@ -24,7 +23,10 @@ from surebound.proof.write import Proof
 @final
 @dataclass(frozen=True)
 class ProofFolder:
-    """Where proofs go: `image-7.vnnlib.gz` is what is asked about image 7, and `image-7.proof` the proof of it."""
+    """Where proofs go: `image-7.vnnlib.gz` is what is asked about image 7, and `image-7.proof` the proof of it.
+
+    `about.json` says which network, images and radius they are about; those of others do not get in.
+    """
 
     folder: Path
     file: Path  # the network's
@@ -39,22 +41,28 @@ class ProofFolder:
     def has(self, image: int) -> bool:
         return self.property(image).is_file() and self.proof(image).is_file()
 
-    def prepare(self, network: Network) -> None:
-        """Make the folder. Raise UsageError if there is no place for it, or the checker cannot read the network."""
+    def prepare(self, network: Network, about: Mapping[str, str]) -> None:
+        """Make the folder. Raise UsageError if there is no place for it, or it has proofs about something else, or the
+        checker cannot read the network."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UsageError(f"cannot make the folder '{self.folder}' for proofs ({reason})") from error
-        try:
-            widths = read_network(read_bytes(self.file), network.inputs, Arithmetic(False)).widths
-        except CheckError as error:
+        expect_checkable(self.file, network)
+        self._label(about)
+
+    def _label(self, about: Mapping[str, str]) -> None:
+        label, text = self.folder / "about.json", json.dumps(about, indent=2) + "\n"
+        if label.is_file() and label.read_bytes() == text.encode():
+            return
+        if label.exists() or any(self.folder.glob("image-*")):
             raise UsageError(
-                f"there are no proofs for '{self.file}': {one_line(error)}; expected a network that surebound check "
-                "reads"
-            ) from error
-        if widths != _widths(network):
-            raise UsageError(f"there are no proofs for '{self.file}': its ReLUs are counted in two ways")
+                f"the folder '{self.folder}' has proofs about another network, data set or radius; "
+                "expected an empty folder, or the one that this run's proofs are in"
+            )
+        with replacing(label) as partial:
+            partial.write_text(text, encoding="utf-8")
 
     def clear(self) -> None:
         """Remove what processes that were killed had half written."""
@@ -66,7 +74,7 @@ class ProofFolder:
         begin, files = time.monotonic(), (self.property(image), self.proof(image))
         with replacing(files[0]) as partial:
             partial.write_bytes(gzip.compress(property_text(prop).encode(), mtime=0))
-        Proof(list(records), _widths(network)).save(files[1], network=self.file, property=files[0])
+        Proof(list(records), widths(network)).save(files[1], network=self.file, property=files[0])
         written = Evidence(bytes=files[1].stat().st_size, seconds=time.monotonic() - begin)
         return self._checked(files, written) if self.check else written
 
@@ -78,7 +86,3 @@ class ProofFolder:
         except CheckError as error:
             refused = one_line(error)
         return written.checked_by(time.monotonic() - begin, refused)
-
-
-def _widths(network: Network) -> list[int]:
-    return [network.width(k) for k in range(len(network.layers))]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from surebound.attacks.mi_fgsm import PUBLISHED
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
 from surebound.evaluate.proofs import ProofFolder
-from surebound.evaluate.store import Counter, Outcome, Row, Stage
+from surebound.evaluate.store import STAGES, Counter, Outcome, Row, Stage
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Counterexample, Property, Robustness, Verdict
@@ -164,15 +164,14 @@ class Certifier:
 
     def _row(self, image: "_Image", settled: Settled, phases: Mapping[str, float]) -> Row:
         """The row of an image that is settled."""
-        # what bounds alone did not prove was not settled by them
-        stage = "search" if settled.stage == "alpha-crown" and settled.end != "proved" else settled.stage
+        stage = _counted_as(settled)
         outcome = _FOUND[stage] if settled.end == "violated" else _OUTCOMES[settled.end]
         row = Row(
             image=image.sample.image,
             label=image.sample.label,
             predicted=image.predicted,
             outcome=outcome,
-            stage=cast(Stage, stage),
+            stage=stage,
             seconds=settled.seconds,
             phases={name: round(seconds, 6) for name, seconds in phases.items()},
             property_sha256=property_sha256(image.sample, self.eps),
@@ -253,6 +252,14 @@ class _Attack:
             point = Counterexample(result.points[i].astype(np.float64), y)
             settled[i] = Settled(stage=self.name, end="violated", counterexample=point)
         return settled
+
+
+def _counted_as(settled: Settled) -> Stage:
+    """The stage as the store knows it. What bounds alone did not prove was not settled by them, and stages that the
+    store has no name for are parts of the search."""
+    named: dict[str, Stage] = {stage: stage for stage in STAGES}
+    stage = named.get(settled.stage, "search")
+    return "search" if stage == "alpha-crown" and settled.end != "proved" else stage
 
 
 def _counter(sample: Sample, found: Counterexample | None) -> Counter | None:

@@ -91,6 +91,11 @@ class Run:
         return str(self.options.get("search", "default"))
 
     @property
+    def subject(self) -> dict[str, str]:
+        """What its images' properties depend on: whatever the options, these are what is proved."""
+        return {"network": self.model_sha256, "dataset": self.dataset, "images": self.data_sha256, "eps": self.eps}
+
+    @property
     def key(self) -> str:
         """A hash of everything that the rows depend on, apart from which images were asked for."""
         options = {name: value for name, value in self.options.items() if (name, value) != ("search", "default")}

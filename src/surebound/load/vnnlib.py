@@ -131,16 +131,15 @@ class _Boxes:
         vector[list(side)] = [number for number, _ in side.values()]
         return vector
 
-    def find(self, own: Bounds) -> Box | None:
-        """The common box intersected with own, None if that is empty."""
+    def find(self, own: Bounds) -> tuple[Box | None, bool]:
+        """The common box intersected with own, and whether it has a point; no box if it has none and no ends."""
         touched = sorted(own.lower.keys() | own.upper.keys())
         for i in touched:
             if i in self.common.lower:
                 own.tighten(i, self.common.lower[i][1], upper=False)
             if i in self.common.upper:
                 own.tighten(i, self.common.upper[i][1], upper=True)
-            if own.is_empty_at(i):
-                return None
+        empty = any(own.is_empty_at(i) for i in touched)
         changes = []
         for i in touched:
             low = own.lower[i][0] if i in own.lower else -math.inf
@@ -150,8 +149,13 @@ class _Boxes:
         key = tuple(changes)
         if key not in self.made:
             _check_numbers((len(self.made) + 1) * 2 * self.inputs, self.most)
-            self.made[key] = self._make(key, own)
-        return self.made[key]
+            try:
+                self.made[key] = self._make(key, own)
+            except PropertyError:
+                if not empty:
+                    raise
+                return None, False
+        return self.made[key], not empty
 
     def _make(self, changes: tuple[tuple[int, float, float], ...], own: Bounds) -> Box:
         lower, upper = self.lower.copy(), self.upper.copy()
@@ -179,17 +183,20 @@ def to_property(query: Query, *, source: str, deadline: Deadline = Deadline(), m
     if len(cases) * (len(common_rows) + 1) > limits.ROWS:
         raise PropertyError(f"the property has more than {limits.ROWS:,} rows in disjunctive normal form")
     boxes = _Boxes(common, query.inputs, query.input_name, most)
-    regions = []
-    numbers = 0
-    for case in deadline.over(cases):
+    regions, places = [], []
+    numbers, known = 0, dict[tuple[bytes, bytes], int]()
+    for number, case in enumerate(deadline.over(cases)):
         own = Bounds()
         rows = [*common_rows, *_split(case, own)]
-        box = boxes.find(own)
+        box, has_points = boxes.find(own)
         if box is not None:
+            known.setdefault(box.key, len(known))
+        if box is not None and has_points:
+            places.append((number, known[box.key]))
             numbers += len(rows) * (query.outputs + query.inputs * _mention_inputs(rows))
             _check_numbers(numbers, most)
             regions.append(_region(box, rows, query.outputs))
-    return Property(tuple(regions), query.inputs, query.outputs, source=source)
+    return Property(tuple(regions), query.inputs, query.outputs, source=source, places=tuple(places))
 
 
 def _check_numbers(numbers: int, most: int) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surebound.bounds.witness import GRID
 from surebound.proof.spool import Spool
 
 Array = NDArray[Any]
 CHUNK = 4096  # leaves written together
-GRID = 128  # an α that is a multiple of 1 / GRID is written as a byte
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds.form import Form
-from surebound.bounds.witness import GRID, LINES, Lines, Reason
+from surebound.bounds.witness import GRID, LINES, Ends, Lines, Reason
 from surebound.network.graph import Network
 from surebound.proof.forest import Forest
 
 Array = NDArray[Any]
-Ends = tuple[Tensor, Tensor]
 _FAR = 1e30  # as good as no bound
 ROOM = 1e-9  # of a bound's size, left to the checker for roundings of its own
 ROOM32 = 1e-5  # the same after a float32 pass, whose slopes are rounded, too
@@ -116,6 +115,11 @@ class BoxRecord:
                     step.members["free"], step.chunk["alpha"] = _side_by_side(claims)
                 self.steps.append(step)
         self._claims = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every region has a step."""
+        return {step.about.get("region") for step in self.steps} >= set(self.regions)
 
     @property
     def needed(self) -> list[Step]:

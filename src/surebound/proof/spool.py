@@ -2,6 +2,7 @@
 
 import io
 import tempfile
+import weakref
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -26,7 +27,8 @@ class Spool:
             self._items.append(arrays)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the spool
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
+            weakref.finalize(self, self._file.close)
         self._items.append(self._file.seek(0, 2))
         np.savez(self._file, **arrays)  # type: ignore[arg-type]  # the stubs know no keywords
 

@@ -41,7 +41,7 @@ def decide_leaf(subject: Subject, region: int, sign: Tensor, seconds: float) -> 
             break
         beta = torch.zeros_like(slope)
         beta[split] = torch.from_numpy(solution.beta)
-        pi = torch.from_numpy(solution.pi)
-        if subject.sound_leaf_bound(region, sign, pi, beta) > 0:
-            return Leaf(True, duals=subject.multipliers(pi, subject.relaxation.lower_slope, beta))
+        duals = subject.multipliers(torch.from_numpy(solution.pi), subject.relaxation.lower_slope, beta)
+        if subject.sound_leaf_bound(region, sign, duals) > 0:
+            return Leaf(True, duals=duals)
     return Leaf(False, point)

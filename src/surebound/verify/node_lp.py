@@ -106,14 +106,13 @@ class NodeLP:
     def proof(self, signs: Signs, answer: Answer) -> dict[str, Tensor] | None:
         """Those of an answer's multipliers that prove, by the sound bound, that there is no counterexample, if any."""
         for y in answer.multipliers:
-            if self._sound_bound(signs, y) > 0:
-                return self.subject.multipliers(*self._duals(signs, y))
+            duals = self.subject.multipliers(*self._duals(signs, y))
+            if self._sound_bound(signs, duals) > 0:
+                return duals
         return None
 
-    def _sound_bound(self, signs: Signs, y: Vector) -> float:
-        """The dual bound with the multipliers y of this LP's rows."""
-        pi, alpha, beta = self._duals(signs, y)
-        return self.subject.sound_leaf_bound(self.region, torch.from_numpy(signs), pi, beta, alpha)
+    def _sound_bound(self, signs: Signs, duals: dict[str, Tensor]) -> float:
+        return self.subject.sound_leaf_bound(self.region, torch.from_numpy(signs), duals)
 
     def _duals(self, signs: Signs, y: Vector) -> tuple[Tensor, Tensor, Tensor]:
         """The π, α and β that the multipliers y of this LP's rows are.

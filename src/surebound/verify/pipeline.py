@@ -7,6 +7,7 @@ import numpy as np
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Property, Robustness, Status, Verdict
+from surebound.proof.checkable import widths
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
 from surebound.verify.cascade import Question, Settled, run
@@ -75,15 +76,18 @@ def _by_box(prop: Property, recorded: Network | None) -> list[Question]:
     questions = []
     for box, numbers in enumerate(groups.values()):
         regions = [prop.regions[number] for number in numbers]
+        if prop.places is not None:
+            box, numbers = prop.places[numbers[0]][1], [prop.places[number][0] for number in numbers]
         if not regions[0].box.empty:
             questions.append(Question(lambda regions=regions: regions))  # type: ignore[misc]
             questions[-1].record = None if recorded is None else BoxRecord(recorded, box, numbers)
     return questions
 
 
-def _proof(network: Network, questions: Sequence[Question]) -> Proof:
+def _proof(network: Network, questions: Sequence[Question]) -> Proof | None:
+    """What was written down, unless some stage proved a region and wrote nothing."""
     records = [question.record for question in questions if question.record is not None]
-    return Proof(records, [network.width(k) for k in range(len(network.layers))])
+    return Proof(records, widths(network)) if all(record.complete for record in records) else None
 
 
 _WORST = ("proved", "undecided", "time", "violated")

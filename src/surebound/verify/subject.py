@@ -114,21 +114,18 @@ class Subject:
         wide = replace(wide, mix=_nonnegative(wide.mix))
         return self._sound(nodes, wide, self.specification.mixed(nodes.region, wide.mix))
 
-    def sound_leaf_bound(
-        self, region: int, signs: Tensor, weights: Tensor, beta: Tensor, alpha: Tensor | None = None
-    ) -> float:
-        """The same for one node with unnormalised row weights π, as an LP returns them. Without α: CROWN's slopes."""
+    def sound_leaf_bound(self, region: int, signs: Tensor, duals: dict[str, Tensor]) -> float:
+        """The same for one node with an LP's `multipliers`, whose π need not add up to 1."""
         a, b = self.specification.starts[region], self.specification.starts[region + 1]
-        rows, weights = self.specification.rows, weights.clamp_min(0.0)
+        rows, weights = self.specification.rows, duals["mix"][0, : b - a].clamp_min(0.0)
         start = Rows(
             (weights @ rows.coefficients[a:b])[None],
             (weights @ rows.constant[a:b])[None],
             (weights @ self.specification.row_error[a:b])[None],
             None if rows.meaning is None else rows.meaning.mixed([a], [weights]),
         )
-        alpha = self.relaxation.lower_slope if alpha is None else alpha
         nodes = Splits(torch.tensor([region]), signs[None])
-        return float(self._sound(nodes, Duals(alpha[None], beta[None], None), start))
+        return float(self._sound(nodes, Duals(duals["alpha"], duals["beta"], None), start))
 
     def multipliers(self, weights: Tensor, alpha: Tensor, beta: Tensor) -> dict[str, Tensor]:
         """An LP's multipliers as a node's state has them: π of at most 1, for as many rows as any region has."""

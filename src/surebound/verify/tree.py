@@ -45,7 +45,11 @@ class Leaf:
 
 
 class Space(Protocol):
-    """What is split."""
+    """What is split.
+
+    Nodes wait in the queue as records of one kind: after `choose`, all have the same keys, types and shapes in their
+    state. What `bound` adds for a sink to see may be dropped there.
+    """
 
     @property
     def batch(self) -> int:
@@ -53,15 +57,19 @@ class Space(Protocol):
         ...
 
     def roots(self) -> Nodes:
-        """The subproblems that everything is a part of."""
+        """The subproblems that everything is a part of, made by `Nodes.roots`; the tree numbers them."""
         ...
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
-        """Both halves of every parent, one after the other; `gain` is what a split gained lately."""
+        """Both halves of every parent, one after the other (see `Nodes.halved`); together they cover it. `gain` is what
+        a split gained lately."""
         ...
 
     def bound(self, nodes: Nodes) -> Bounded:
-        """Bound nodes, and prove those that can be proved."""
+        """Bound nodes, and prove those that can be proved. `proved` is believed: it must be sound.
+
+        What is found goes into the nodes' `bound`, which decides what is split first and proves nothing.
+        """
         ...
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
@@ -73,7 +81,7 @@ class Space(Protocol):
         ...
 
     def decide(self, leaf: Nodes) -> Leaf:
-        """One node that cannot be split."""
+        """One node for which `choose` found nothing to split; if it is not proved, the search cannot end in a proof."""
         ...
 
 
@@ -155,7 +163,7 @@ class Tree:
 
     @property
     def lowest(self) -> float:
-        """A lower bound of all that is not proved."""
+        """A lower bound of all that is not proved; of no use once a counterexample is found."""
         return min(self.queue.lowest, self.in_hand, 0.0 if self.undecided else float("inf"))
 
     def _pick(self) -> Nodes:

@@ -220,7 +220,8 @@ def test_a_node_lp_and_the_bound_at_its_multipliers(seed: int) -> None:
         if expected > 1e-6:
             (y,) = answer.multipliers
             pi = -y[lp._rows]
-            bound = lp._sound_bound(signs, y) * np.abs(y).max() / pi.sum()
+            duals = subject.multipliers(*lp._duals(signs, y))
+            bound = lp._sound_bound(signs, duals) * pi.max() / pi.sum()
             assert bound == pytest.approx(expected, abs=1e-6)
             assert lp.proof(signs, answer) is not None
     assert empty < 12

@@ -1,0 +1,27 @@
+"""Whether there can be proofs about a network at all: asked before any work is done."""
+
+from pathlib import Path
+
+from surebound.check import CheckError
+from surebound.check.arithmetic import Arithmetic
+from surebound.check.file import read_bytes
+from surebound.check.network import read_network
+from surebound.errors import UsageError, one_line
+from surebound.network.graph import Network
+
+
+def expect_checkable(file: Path, network: Network) -> None:
+    """Raise UsageError unless the checker reads the network in a file, and finds the same layers in it."""
+    try:
+        found = read_network(read_bytes(file), network.inputs, Arithmetic(False)).widths
+    except CheckError as error:
+        raise UsageError(
+            f"there are no proofs for '{file}': {one_line(error)}; expected a network that surebound check reads"
+        ) from error
+    if found != widths(network):
+        raise UsageError(f"there are no proofs for '{file}': its ReLUs are counted in two ways")
+
+
+def widths(network: Network) -> list[int]:
+    """The neurons of each layer, as a proof counts them."""
+    return [network.width(k) for k in range(len(network.layers))]

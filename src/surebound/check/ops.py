@@ -88,7 +88,7 @@ class Conv(Op):
     def adjoint(self, g: Array) -> list[Array]:
         batch, (channels, height, width) = len(g), self.sources[0]
         g = g.reshape(batch, len(self.weight), *self.places)
-        live: Array = g.any((0, 1))  # a claim on one neuron reads a part of the image: the rest is zero
+        live = np.asarray(g.any((0, 1)))  # a claim on one neuron reads a part of the image: the rest is zero
         (a, b), (c, d) = (np.flatnonzero(live.any(axis))[[0, -1]] if live.any() else (0, 0) for axis in (1, 0))
         matrix = self.weight.reshape(self.groups, len(self.weight) // self.groups, -1).swapaxes(1, 2)
         columns = matrix @ g[:, :, a : b + 1, c : d + 1].reshape(batch, self.groups, -1, (b + 1 - a) * (d + 1 - c))

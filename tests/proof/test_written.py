@@ -27,7 +27,6 @@ from surebound.verify.strategy import Iterations, Refinement
 
 pytestmark = pytest.mark.slow
 GAP = 0.01  # by which properties hold
-STEADY = replace(ALONE, merging=0.0)  # which is given a share of the time, and so depends on the machine
 SLOW = replace(
     ALONE,
     root=Ascent(iterations=0),
@@ -152,7 +151,7 @@ def test_rows_that_hold_only_together_are_mixed(tmp_path: Path) -> None:
 def test_a_search_that_spills_writes_the_same_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network, question = problem("residual", 0, GAP)
     monkeypatch.setattr(forest, "CHUNK", 2)
-    done = prove(tmp_path, network, question, "upb", STEADY)
+    done = prove(tmp_path, network, question, "upb", ALONE)
     held = done.proof.read_bytes()
     spilled = 0
 
@@ -166,7 +165,7 @@ def test_a_search_that_spills_writes_the_same_proof(tmp_path: Path, monkeypatch:
             spilled += self._file is not None
 
     monkeypatch.setattr(forest, "Spool", Small)
-    again = prove(tmp_path, network, question, "upb", STEADY)
+    again = prove(tmp_path, network, question, "upb", ALONE)
     assert spilled > 2 and again.proof.read_bytes() == held
     assert check(*again.files).valid
 
@@ -174,8 +173,8 @@ def test_a_search_that_spills_writes_the_same_proof(tmp_path: Path, monkeypatch:
 def test_a_proof_is_the_same_file_each_time(tmp_path: Path) -> None:
     for branching in ("upb", "auto", "input"):
         network, question = problem("fc", 0, GAP)
-        first = prove(tmp_path, network, question, branching, STEADY).proof.read_bytes()
-        assert prove(tmp_path, network, question, branching, STEADY).proof.read_bytes() == first
+        first = prove(tmp_path, network, question, branching, ALONE).proof.read_bytes()
+        assert prove(tmp_path, network, question, branching, ALONE).proof.read_bytes() == first
 
 
 def test_no_proof_without_unsat_or_unless_asked(tmp_path: Path) -> None:

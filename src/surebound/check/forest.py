@@ -28,6 +28,8 @@ class Forest:
         root = np.zeros(len(leaves), dtype=np.int64)
         steps = []
         for _ in range(len(self.split) + 1):  # no path is longer
+            if not len(place):
+                break
             above = self._above[at]
             root[place[above < 0]] = -1 - above[above < 0]
             place, at, above = place[above >= 0], at[above >= 0], above[above >= 0]

@@ -1,6 +1,5 @@
 """Sinks that write down a search's tree, with the duals that closed each leaf."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,6 @@ from surebound.bounds.beta_crown import Ascent, Duals, Splits
 from surebound.bounds.witness import on_grid
 from surebound.proof.forest import Forest, Leaves
 from surebound.proof.record import ROOM, BoxRecord
-from surebound.verify.clock import Budget
 from surebound.verify.node import Nodes
 from surebound.verify.subject import Subject
 from surebound.verify.tree import How
@@ -22,12 +20,12 @@ _MERGE = Ascent(iterations=20)  # on a node whose halves are proved
 class NeuronSink:
     """Sees splits of neurons. The state of a closed node has the duals that prove it: signs, alpha, beta and mix.
 
-    Where both halves of a node are proved at once, more iterations on the node itself may spare both: that is tried for
-    a share of the time.
+    Where both halves of a node are proved at once, more iterations on the node itself may spare both: that is tried on
+    a share of the nodes.
     """
 
     def __init__(self, record: BoxRecord, subject: Subject, *, share: float = 0.0) -> None:
-        self._subject, self._budget, self._begin = subject, Budget(share), time.monotonic()
+        self._subject, self._share, self._seen, self._tried = subject, share, 0, 0
         self._open = torch.nonzero(subject.relaxation.ambiguous).flatten()
         self._neurons = record.neurons(subject.form)
         self._halves: dict[int, tuple[int, int]] = {}  # first of two halves -> the node, and what was split
@@ -40,15 +38,15 @@ class NeuronSink:
         first, second = (torch.where(active, number[:, i], number[:, 1 - i]) for i in (0, 1))
         what = self._neurons[parents.split.numpy()]
         self.forest.split(parents.number.numpy(), what, first.numpy(), second.numpy())
+        self._seen += len(halves)
         pairs = zip(parents.number.tolist(), parents.split.tolist(), strict=True)
         self._halves = dict(zip(number[:, 0].tolist(), pairs, strict=True))  # no others are bounded before the next
 
     def closed(self, nodes: Nodes, how: How) -> None:
         if how == "undecided" or not len(nodes):
             return
-        if how == "bound" and self._budget.allows(time.monotonic() - self._begin):
-            with self._budget.spent():
-                nodes = self._merged(nodes)
+        if how == "bound" and self._tried < self._share * self._seen:
+            nodes = self._merged(nodes)
         self._close(nodes)
 
     def _close(self, nodes: Nodes) -> None:
@@ -62,6 +60,7 @@ class NeuronSink:
         pairs = [i for i, n in enumerate(number[:-1]) if n in self._halves and number[i + 1] == n + 1]
         if not pairs:
             return nodes
+        self._tried += len(pairs)
         first, row = torch.tensor(pairs), torch.arange(len(pairs))
         parent, neuron = torch.tensor([self._halves[number[i]] for i in pairs]).T
         state = {name: (value[first] + value[first + 1]) / 2 for name, value in nodes.state.items() if name != "signs"}

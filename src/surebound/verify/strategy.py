@@ -86,7 +86,7 @@ class Strategy:
     program_entries: int = 2**16  # in the matrices of a folded form, up to which its programs take milliseconds
 
     # Proofs
-    merging: float = 0.1  # of a search that is written down, for attempts to make one leaf of two
+    merging: float = 0.05  # of the nodes of a search that is written down are bounded again, to make one leaf of two
 
     # The search over inputs
     slope_floor: float = 0.2  # of the steepest slope seen, which every input counts with in a split

@@ -431,3 +431,12 @@ def test_a_property_over_other_outputs_is_refused(tmp_path: Path) -> None:
     files[1].write_bytes(b"(declare-const Y_1 Real)" + files[1].read_bytes())
     with pytest.raises(CheckError, match="1 outputs, the property 2"):
         check(*files)
+
+
+def test_new_bounds_are_the_better_of_intervals_and_passes(tmp_path: Path) -> None:
+    """On either side of 0, y = 0 by a pass, but −1 ≤ y ≤ 1 by intervals: too little for max(y, 0) < 0.5."""
+    proof = start(deep())
+    arrays = {"tree": np.array([[4, -1, -2]], INT), "roots": np.zeros(1, INT), "at": np.zeros(1)}
+    proof.step({"kind": "region", "box": 0, "region": 0, "lines": "crown", "rebound": "crown"}, arrays)
+    assert result(tmp_path, proof, deep()).slack == pytest.approx(0.5)
+    assert result(tmp_path, proof, deep(), exact=True).slack == 0.5

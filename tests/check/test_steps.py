@@ -440,3 +440,19 @@ def test_new_bounds_are_the_better_of_intervals_and_passes(tmp_path: Path) -> No
     proof.step({"kind": "region", "box": 0, "region": 0, "lines": "crown", "rebound": "crown"}, arrays)
     assert result(tmp_path, proof, deep()).slack == pytest.approx(0.5)
     assert result(tmp_path, proof, deep(), exact=True).slack == 0.5
+
+
+def test_new_bounds_are_used_where_they_are_better(tmp_path: Path) -> None:
+    """y = relu(relu(x + 2) − relu(x + 2) + 0.5) is 0.5, which intervals do not see, and the row is −y + 0.6 <= 0."""
+    layers = [
+        Layer(np.ones((2, 1)), np.full(2, 2.0)),
+        Layer(np.array([[1.0, -1.0]]), np.full(1, 0.5)),
+        Layer(np.eye(1), np.zeros(1)),
+    ]
+    of = Problem(Chain(layers), [Region(-np.ones(1), np.ones(1), [(-np.ones(1), np.zeros(1), 0.6)])])
+    for more, slack in (({"rebound": "crown"}, 0.1), ({}, -0.65)):
+        proof = start(of)
+        proof.step({"kind": "region", "box": 0, "region": 0, "lines": "crown", **more}, {})
+        found = result(tmp_path, proof, of)
+        assert found.valid == (slack > 0)
+        assert found.slack == pytest.approx(slack) if found.valid else "has the bound -0.65" in found.reason

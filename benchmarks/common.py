@@ -1,12 +1,13 @@
 """What the benchmark scripts share: where the inputs are, logs that can be resumed, the machine, Markdown tables."""
 
+import argparse
 import csv
 import json
 import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +183,39 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, l
 def phases_text(phases: dict[str, float]) -> str:
     """Where the seconds went, the phases that took none left out."""
     return ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items() if seconds >= 0.05)
+
+
+def instance_arguments(description: str | None, name: str) -> argparse.Namespace:
+    """The arguments of a benchmark over instances, whose results are called `name`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vnncomp", type=Path, default=SHARED / "vnncomp", help="the folder with instances.csv")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each verification (default 120)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each process (default 2)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="those whose benchmark/network/property has TEXT")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N of the instances")
+    parser.add_argument("--log", type=Path, default=RESULTS / f"{name}.jsonl", help="results as JSON lines")
+    parser.add_argument("--resume", action="store_true", help="keep what the log already holds")
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.md", help="the report")
+    return parser.parse_args()
+
+
+def run_instances(
+    args: argparse.Namespace,
+    instances: Sequence[Instance],
+    run: Callable[[Instance, float, int], Record],
+    line: Callable[[Record], str],
+) -> list[Record]:
+    """One record an instance, from the log where it has it, and a line of each as it comes."""
+    log = Log(args.log, ("instance", "timeout", "threads"), resume=args.resume)
+    records = []
+    for number, instance in enumerate(instances, 1):
+        record = log.find(instance=instance.name, timeout=args.timeout, threads=args.threads)
+        if record is None:
+            record = run(instance, args.timeout, args.threads)
+            log.add(record)
+        print(f"[{number}/{len(instances)}] {line(record)}", flush=True)
+        records.append(record)
+    return records
 
 
 def write_report(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ Three processes an instance, one after the other. Results go to the log as they 
 report is written at the end, to benchmarks/results/proofs.md. The exit code is 1 if any proof is not valid.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -18,56 +17,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import (
-    RESULTS,
-    SHARED,
     Instance,
-    Log,
     Record,
     Unavailable,
     command_text,
+    instance_arguments,
     machine,
     markdown_table,
     read_instances,
+    run_instances,
     write_report,
 )
 from vnncomp import verify_process
 
-KEY = ("instance", "timeout", "threads")
-
 
 def main() -> int:
-    args = _arguments()
+    args = instance_arguments(__doc__, "proofs")
     try:
         everything = read_instances(args.vnncomp)
     except Unavailable as reason:
         print(f"{reason}; --vnncomp names the folder that holds instances.csv", file=sys.stderr)
         return 2
     instances = [i for i in everything if args.only in i.name and i.expected != "sat"][: args.limit]
-    log, where = Log(args.log, KEY, resume=args.resume), machine(args.threads)
-    records = []
-    for number, instance in enumerate(instances, 1):
-        record = log.find(instance=instance.name, timeout=args.timeout, threads=args.threads)
-        if record is None:
-            record = run_instance(instance, args.timeout, args.threads)
-            log.add(record)
-        print(f"[{number}/{len(instances)}] {_line(record)}", flush=True)
-        records.append(record)
+    where = machine(args.threads)
+    records = run_instances(args, instances, run_instance, _line)
     write_report(args.out, report(records, where))
     print(summary(records))
     return int(any(r["proved"] and r["answer"] != "valid" for r in records))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vnncomp", type=Path, default=SHARED / "vnncomp", help="the folder with instances.csv")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each verification (default 120)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of each process (default 2)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="those whose benchmark/network/property has TEXT")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N of the instances")
-    parser.add_argument("--log", type=Path, default=RESULTS / "proofs.jsonl", help="results as JSON lines")
-    parser.add_argument("--resume", action="store_true", help="keep what the log already holds")
-    parser.add_argument("--out", type=Path, default=RESULTS / "proofs.md", help="the report")
-    return parser.parse_args()
 
 
 def run_instance(instance: Instance, timeout: float, threads: int) -> Record:

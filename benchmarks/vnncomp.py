@@ -7,7 +7,6 @@ benchmarks/results/vnncomp.md. --only TEXT and --limit N choose some of the inst
 The counterexamples are checked by replay.py, which shares no code with surebound.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -19,17 +18,16 @@ from pathlib import Path
 
 import replay
 from common import (
-    RESULTS,
-    SHARED,
     Instance,
-    Log,
     Record,
     Unavailable,
     command_text,
+    instance_arguments,
     machine,
     markdown_table,
     phases_text,
     read_instances,
+    run_instances,
     write_report,
 )
 from revisions import environment
@@ -37,43 +35,21 @@ from revisions import environment
 GRACE = 30.0  # seconds after the timeout at which a process is killed
 VERDICTS = ("sat", "unsat", "unknown", "timeout")
 DECIDED = ("sat", "unsat")
-KEY = ("instance", "timeout", "threads")
 
 
 def main() -> int:
-    args = _arguments()
+    args = instance_arguments(__doc__, "vnncomp")
     try:
         everything = read_instances(args.vnncomp)
     except Unavailable as reason:
         print(f"{reason}; --vnncomp names the folder that holds instances.csv", file=sys.stderr)
         return 2
     instances = [i for i in everything if args.only in i.name][: args.limit]
-    log = Log(args.log, KEY, resume=args.resume)
     where = machine(args.threads)
-    records = []
-    for number, instance in enumerate(instances, 1):
-        record = log.find(instance=instance.name, timeout=args.timeout, threads=args.threads)
-        if record is None:
-            record = run_instance(instance, args.timeout, args.threads)
-            log.add(record)
-        print(f"[{number}/{len(instances)}] {_line(record)}", flush=True)
-        records.append(record)
+    records = run_instances(args, instances, run_instance, _line)
     write_report(args.out, report(records, len(everything), where))
     print(tally_text(records))
     return int(any(r["wrong"] or r["replay"] or r["crash"] for r in records))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vnncomp", type=Path, default=SHARED / "vnncomp", help="the folder with instances.csv")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each instance (default 120)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of each process (default 2)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="those whose benchmark/network/property has TEXT")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N of the instances")
-    parser.add_argument("--log", type=Path, default=RESULTS / "vnncomp.jsonl", help="results as JSON lines")
-    parser.add_argument("--resume", action="store_true", help="keep what the log already holds")
-    parser.add_argument("--out", type=Path, default=RESULTS / "vnncomp.md", help="the report")
-    return parser.parse_args()
 
 
 def run_instance(instance: Instance, timeout: float, threads: int, *, source: Path | None = None) -> Record:

@@ -278,7 +278,7 @@ def tighten_layers(
     `known` are sound bounds on all neurons, layer after layer, from a box around each. # (boxes, neurons) each
     """
     network = enclosure.network
-    for k, where in enumerate(consecutive(network.width(k) for k in range(len(network.layers)))):
+    for k, where in enumerate(consecutive(network.widths)):
         node = network.before(k)
         enclosure.extend(node)
         if known is not None:

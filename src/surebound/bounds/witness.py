@@ -1,7 +1,7 @@
 """Why bounds on layers hold: what `surebound.bounds.root` finds out, told to whoever writes it down."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,45 +29,19 @@ class Reason:
     trees: list[tuple[Tensor, Any]] | None = None  # in place of both: which rows, and their trees
 
 
-class Witness(Protocol):
-    """Is told how neurons of a layer were bounded, and may take less than what was found."""
+class Witness:
+    """Is told how neurons of a layer were bounded, and may take less than was found. This one takes it as it is."""
 
     def fixed(self, layer: int, index: Tensor, found: Ends, known: Ends, lines: Lines) -> Ends:
         """Bounds on neurons, found by passes with fixed slopes, beside those that are known."""
-        ...
+        return found
 
-    def rows(
-        self,
-        layer: int,
-        index: Tensor,
-        form: Form,
-        found: Ends,
-        known: Ends,
-        reason: Reason,
-    ) -> Ends:
+    def rows(self, layer: int, index: Tensor, form: Form, found: Ends, known: Ends, reason: Reason) -> Ends:
         """The same of rows over a form."""
-        ...
-
-
-class Nobody:
-    """Does not want to know."""
-
-    def fixed(self, layer: int, index: Tensor, found: Ends, known: Ends, lines: Lines) -> Ends:
-        return found
-
-    def rows(
-        self,
-        layer: int,
-        index: Tensor,
-        form: Form,
-        found: Ends,
-        known: Ends,
-        reason: Reason,
-    ) -> Ends:
         return found
 
 
-NOBODY: Witness = Nobody()
+NOBODY = Witness()  # who does not want to know
 
 
 def by_trees(trees: list[tuple[Tensor, Any]]) -> Reason:

@@ -139,7 +139,7 @@ def _ambiguous(enclosure: "Enclosure") -> list[int]:
 
 def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]]]) -> None:
     """One row per layer of ReLUs, numbers aligned to the right."""
-    widths = [network.width(k) for k in range(len(network.layers))]
+    widths = network.widths
     nodes = [network.nodes[i] for i in network.layers]
     numbers = [("ReLUs", widths), *columns]
     table = [["layer", "node", "shape", *(title for title, _ in numbers)]]

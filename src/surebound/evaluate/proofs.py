@@ -14,7 +14,7 @@ from surebound.evaluate.evidence import Evidence
 from surebound.files import replacing
 from surebound.network.graph import Network
 from surebound.problem import Property
-from surebound.proof.checkable import expect_checkable, widths
+from surebound.proof.checkable import expect_checkable
 from surebound.proof.property_text import property_text
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
@@ -74,7 +74,7 @@ class ProofFolder:
         begin, files = time.monotonic(), (self.property(image), self.proof(image))
         with replacing(files[0]) as partial:
             partial.write_bytes(gzip.compress(property_text(prop).encode(), mtime=0))
-        Proof(list(records), widths(network)).save(files[1], network=self.file, property=files[0])
+        Proof(list(records), network.widths).save(files[1], network=self.file, property=files[0])
         written = Evidence(bytes=files[1].stat().st_size, seconds=time.monotonic() - begin)
         return self._checked(files, written) if self.check else written
 

@@ -89,6 +89,11 @@ class Network:
         return size(self.nodes[self.layers[layer]].shape)
 
     @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """The number of neurons of each layer."""
+        return tuple(self.width(k) for k in range(len(self.layers)))
+
+    @cached_property
     def _last_use(self) -> tuple[int, ...]:
         last = list(range(len(self.nodes)))
         for i, node in enumerate(self.nodes):

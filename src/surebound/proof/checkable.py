@@ -18,10 +18,5 @@ def expect_checkable(file: Path, network: Network) -> None:
         raise UsageError(
             f"there are no proofs for '{file}': {one_line(error)}; expected a network that surebound check reads"
         ) from error
-    if found != widths(network):
+    if found != list(network.widths):
         raise UsageError(f"there are no proofs for '{file}': its ReLUs are counted in two ways")
-
-
-def widths(network: Network) -> list[int]:
-    """The neurons of each layer, as a proof counts them."""
-    return [network.width(k) for k in range(len(network.layers))]

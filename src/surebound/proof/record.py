@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds.form import Form
-from surebound.bounds.witness import GRID, LINES, Ends, Lines, Reason
+from surebound.bounds.witness import GRID, LINES, Ends, Lines, Reason, Witness
 from surebound.network.graph import Network
 from surebound.proof.forest import Forest
 
@@ -43,7 +43,7 @@ class _Claims:
     columns: Array | None = None  # the neurons that have an α
 
 
-class BoxRecord:
+class BoxRecord(Witness):
     """About one box. It is a witness to how layers are bounded: see `surebound.bounds.witness`."""
 
     def __init__(self, network: Network, box: int, regions: Sequence[int]) -> None:
@@ -52,8 +52,7 @@ class BoxRecord:
         self.steps: list[Step] = []
         self._layer = -1
         self._claims: dict[Lines, list[_Claims]] = {}  # of the present layer
-        widths = [network.width(k) for k in range(len(network.layers))]
-        self.starts = np.cumsum([0, *widths])
+        self.starts = np.cumsum([0, *network.widths])
 
     def neurons(self, form: Form) -> Array:
         """The numbers, in the whole network, of a form's neurons."""

@@ -31,7 +31,7 @@ class Costs:
         return entries + self.neuron * form.neurons + self.input * form.inputs
 
     def graph(self, network: Network) -> float:
-        neurons = sum(network.width(k) for k in range(len(network.layers)))
+        neurons = sum(network.widths)
         return products(network, len(network.nodes) - 1) + self.graph_neuron * neurons
 
     def _entries(self, weight: Tensor) -> float:

@@ -7,7 +7,6 @@ import numpy as np
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Property, Robustness, Status, Verdict
-from surebound.proof.checkable import widths
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
 from surebound.verify.cascade import Question, Settled, run
@@ -87,7 +86,7 @@ def _by_box(prop: Property, recorded: Network | None) -> list[Question]:
 def _proof(network: Network, questions: Sequence[Question]) -> Proof | None:
     """What was written down, unless some stage proved a region and wrote nothing."""
     records = [question.record for question in questions if question.record is not None]
-    return Proof(records, widths(network)) if all(record.complete for record in records) else None
+    return Proof(records, network.widths) if all(record.complete for record in records) else None
 
 
 _WORST = ("proved", "undecided", "time", "violated")

@@ -73,7 +73,7 @@ def search_inputs(
 ) -> Outcome:
     """Decide all regions by bisecting their boxes. `network` in float64."""
     record = limits.record
-    neurons = sum(network.width(k) for k in range(len(network.layers)))
+    neurons = sum(network.widths)
     sink = None if record is None else InputSink(len(regions), neurons)
     space = InputSpace(network, regions, strategy, clock, recorded=sink is not None)
     outcome = _Search(space, clock, try_points, limits, sink=sink).run()

@@ -40,9 +40,9 @@ class InputSpace:
         scale = torch.cat([part.flatten(1) for part in self.rows], dim=1).abs().amax(1)
         self.least = ROOM * scale if recorded else torch.zeros_like(scale)  # of a bound that proves
         self.counts = torch.tensor([len(region.constant) for region in regions])
-        neurons = sum(network.width(k) for k in range(len(network.layers)))
+        neurons = sum(network.widths)
         self.remembered = neurons if neurons <= strategy.remembered and not recorded else 0
-        widest = max([network.width(k) for k in range(len(network.layers))], default=1)
+        widest = max(network.widths, default=1)
         in_time = PASS_PRODUCTS // (8 * max(products(network, network.output), 1))
         self.batch = max(1, min(max(8, strategy.box_elements // (2 * widest**2)), in_time))
         self.steepest = torch.zeros(network.inputs, dtype=torch.float64)  # largest slope seen for each input

@@ -193,14 +193,13 @@ def pulled(
     coefficients = {node: c[row] for node, c in meaning.on.items()}
     value: Fraction = meaning.constant[row]
     for i in range(max(coefficients), 0, -1):
-        c = coefficients.pop(i, None)
-        if c is None or not c.any():
-            continue
-        op = network.nodes[i].op
-        if isinstance(op, Relu):
-            line = lines(network.layer_of[i])
+        op, c = network.nodes[i].op, coefficients.pop(i, None)
+        if isinstance(op, Relu):  # also one that no row reads: it may be split
+            line, c = lines(network.layer_of[i]), np.zeros(size(op.shape), dtype=object) if c is None else c
             value += (np.where(c < 0, c, 0) * line.intercept).sum()
             contributions: tuple[Exact, ...] = (np.where(c < 0, line.above, line.below) * c - line.push,)
+        elif c is None or not c.any():
+            continue
         else:
             assert not isinstance(op, Input)
             if op.bias is not None:

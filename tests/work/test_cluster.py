@@ -82,8 +82,12 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def pool(nodes: Nodes) -> Iterator[ClusterPool[Any, Any]]:
-    with Cluster(nodes.address).open(Arithmetic(100)) as opened:
-        yield opened
+    os.environ["RAY_ADDRESS"] = nodes.address  # which auto goes to
+    try:
+        with Cluster("auto").open(Arithmetic(100)) as opened:
+            yield opened
+    finally:
+        del os.environ["RAY_ADDRESS"]
 
 
 def run(pool: ClusterPool[Any, Any], *tasks: Any) -> list[Any]:
@@ -202,6 +206,15 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < give_up
         time.sleep(0.05)
+
+
+def test_an_interrupt_keeps_what_is_known(nodes: Nodes, folder: Path) -> None:
+    driver = _start(folder, "--store", "c.sqlite", "--proofs", "c", "--cluster", nodes.address)
+    _wait(lambda: len(_rows(folder / "c.sqlite")) > 0, driver)
+    driver.send_signal(signal.SIGTERM)
+    out, err = driver.communicate(timeout=60)
+    assert (driver.returncode, out) == (143, "")
+    assert err == "interrupted; what is done is in 'c.sqlite', and --resume goes on from there\n"
 
 
 def test_nodes_and_the_driver_are_killed(nodes: Nodes, folder: Path) -> None:

@@ -1,11 +1,14 @@
 """Tasks on every engine of this machine: results, order, words on the way, errors, deaths, and how it all ends."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import environment
 from tasks import Arithmetic
 
 from surebound.errors import UsageError, WorkerLostError
@@ -114,6 +117,11 @@ def test_workers_have_one_thread_and_a_log(tmp_path: Path) -> None:
     engine = Processes(1, log=tmp_path / "log")
     assert [event.result for event in run(engine, [("threads", 0)])] == [1]
     assert not (tmp_path / "log").exists()  # nobody complained
+
+
+def test_ray_is_not_imported_unless_asked_for() -> None:
+    program = "import sys, surebound.cli.certify, surebound.work.cluster; assert not {'ray', 'torch'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", program], env=environment(), check=True, timeout=60)
 
 
 def test_choosing() -> None:

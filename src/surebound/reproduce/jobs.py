@@ -54,7 +54,7 @@ def run_jobs(
     engine: Engine, place: Place, jobs: Iterable[Job], *, then: Then = lambda _: (), total: int, on_status: OnStatus
 ) -> None:
     """Do jobs in their order, those that follow from one first. `total` counts all."""
-    with engine.open(ExperimentSetup(place)) as pool, _Stores(place) as stores:
+    with engine.open(ExperimentSetup(place.absolute())) as pool, _Stores(place) as stores:
         _Jobs(place, pool, stores, jobs, then, total, on_status).run()
 
 

@@ -27,6 +27,11 @@ class Place:
     def path(self) -> Path:
         return Path(self.out)
 
+    def absolute(self) -> "Place":
+        """The same place for processes that work in another folder."""
+        data_dir = None if self.data_dir is None else str(Path(self.data_dir).absolute())
+        return replace(self, out=str(self.path.absolute()), data_dir=data_dir)
+
     @property
     def scale(self) -> Scale:
         return SCALES[self.scale_name]

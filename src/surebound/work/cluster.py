@@ -60,7 +60,7 @@ class ClusterPool(Generic[Task, Result]):
             _expect_answer(engine.address)
         self._ours = not self._ray.is_initialized()
         if self._ours:
-            _connect(self._ray, engine.address)
+            _connect(self._ray, _here() if engine.address == "auto" else engine.address)
         self._needs = {"num_cpus": 1, **engine.resources}
         self._running: dict[Any, tuple[int, float]] = {}  # the stream of each task, its number and grace
         self._size = (-_FRESH, 1)  # when it was asked for, and the answer
@@ -158,20 +158,33 @@ def _import() -> Any:
     return ray
 
 
+def _here() -> str:
+    """The address of the cluster that is named in the environment or was started here with `ray start`; or `local`."""
+    from ray._private.services import find_bootstrap_address
+
+    if named := os.environ.get("RAY_ADDRESS"):
+        _expect_answer(named)
+        return named
+    found = find_bootstrap_address(None)
+    try:
+        _expect_answer(found or "")
+    except UsageError:  # it was killed, or there never was one
+        return "local"
+    return str(found)
+
+
 def _connect(ray: Any, address: str) -> None:
-    """Join a cluster, or start one on this machine."""
-    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    """Join a cluster, or start a `local` one."""
+    new = {"num_cpus": len(os.sched_getaffinity(0)), "include_dashboard": False} if address == "local" else {}
     before = signal.getsignal(signal.SIGTERM)
     try:
-        try:
-            ray.init(address=address, **options)
-        except ConnectionError:
-            if address != "auto":
-                raise
-            cpus = len(os.sched_getaffinity(0))
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **new)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise UsageError(_refusal(address, error)) from error
+    except SystemExit:  # what Ray makes of SIGTERM
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+        raise
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # which Ray takes for itself

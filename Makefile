@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,ray]'
 	@touch $@
 
 demo: $(INSTALLED) ## train on bundled digits, certify, and write a report

@@ -62,6 +62,7 @@ def verify(
     seed: int = 0,
     memory: int | None = None,
     early_stop: bool = False,
+    workers: int | str = 1,
     proof: bool = False,
     on_progress: "OnProgress | None" = None,
 ) -> Verdict:
@@ -76,6 +77,8 @@ def verify(
         seed: for the attacks, the only source of randomness.
         memory: bytes for the search's queue, which goes to disk beyond; None for a quarter of what is free.
         early_stop: answer ``timeout`` as soon as the search is not expected to end in time.
+        workers: processes of one thread each that share a search that takes longer; ``auto``: as many as torch has
+            threads, if a trial says that they are faster than these.
         proof: keep a proof of ``unsat`` in ``verdict.proof``, whose ``save`` writes it for `surebound.check`.
         on_progress: called now and then with a `surebound.verify.progress.Progress`.
     """
@@ -84,7 +87,14 @@ def verify(
 
     begin = time.monotonic()
     options = Options.of(
-        search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop, proof=proof
+        search,
+        timeout=timeout,
+        branching=branching,
+        seed=seed,
+        memory=memory,
+        early_stop=early_stop,
+        workers=workers,
+        proof=proof,
     )
     end = inf if timeout is None else begin + timeout
     model = None if isinstance(net, str | Path) else _loaded(net)

@@ -18,6 +18,7 @@ from surebound.cli.arguments import (
     seed,
     set_threads,
     thread_count,
+    worker_count,
     write_whole,
 )
 from surebound.cli.command import Command
@@ -55,8 +56,17 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write verdict, times, subproblems and bound as JSON")
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
-    parser.add_argument(
+    hands = parser.add_mutually_exclusive_group()
+    hands.add_argument(
         "--threads", type=thread_count, metavar="N", help="processor threads (default: OMP_NUM_THREADS, or all)"
+    )
+    hands.add_argument(
+        "--workers",
+        type=worker_count,
+        default=1,
+        metavar="N",
+        help="processes of one thread each, which share a search that takes longer; "
+        "auto: one for each processor, if a trial says that they are faster than threads",
     )
     parser.add_argument(
         "--memory", type=memory_size, metavar="SIZE", help="for the search's queue, such as 2G; beyond it, disk is used"
@@ -168,7 +178,7 @@ class _Work:
             self.doing = "importing torch"
             with self.clock.phase("import"):
                 quick_import()
-            set_threads(args.threads)
+            set_threads(args.threads or (args.workers if isinstance(args.workers, int) and args.workers > 1 else None))
             from surebound.load.onnx import load_model
             from surebound.verify.options import Options
             from surebound.verify.pipeline import verify
@@ -186,6 +196,7 @@ class _Work:
             seed=args.seed,
             memory=args.memory,
             early_stop=args.early_stop,
+            workers=args.workers,
             proof=args.proof is not None,
         )
         if args.proof_format == "aptp":
@@ -249,6 +260,8 @@ def _summary(verdict: Verdict, proof: Path | None) -> str:
     text = f"{verdict.seconds:.2f} s, {verdict.subproblems:,} subproblems"
     if verdict.branching:
         text += f", branching {verdict.branching}"
+    if verdict.searched_by:
+        text += f", {verdict.searched_by}"
     if verdict.lower_bound is not None and verdict.status != "sat":
         text += f", lower bound {verdict.lower_bound:.6g}"
     if proof is not None:

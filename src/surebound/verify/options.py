@@ -19,6 +19,7 @@ class Options:
     seed: int = 0
     memory: int | None = None  # bytes; None: a quarter of what is available
     early_stop: bool = False
+    workers: int | str = 1  # processes that a long search is shared among; "auto": where that is faster than threads
     proof: bool = False  # write down why a property holds
     quick_attack: PGD | MIFGSM | None = field(
         default_factory=lambda: PGD(steps=20, restarts=2)
@@ -42,5 +43,7 @@ class Options:
             raise UsageError(f"timeout must be a positive number of seconds or None, got {self.timeout!r}")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
+        if self.workers != "auto" and not (isinstance(self.workers, int) and self.workers > 0):
+            raise UsageError(f"workers must be a whole number from 1 up or 'auto', got {self.workers!r}")
         if self.memory is not None and not (isinstance(self.memory, int) and self.memory > 0):
             raise UsageError(f"memory must be a positive number of bytes or None, got {self.memory!r}")

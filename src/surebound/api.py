@@ -230,8 +230,6 @@ def certify(
 ) -> "Certification":
     """Certify test images: how many a network gets right, keeps right under attack, and provably keeps right.
 
-    Call it from under ``if __name__ == "__main__":`` with more than one worker: each is a fresh Python process.
-
     Args:
         model: an ONNX file, or the output folder of a training run.
         dataset: the name of a data set, a folder, or one made with `surebound.data.own`.
@@ -258,11 +256,13 @@ def certify(
     from surebound.evaluate.certify import certify as run
     from surebound.evaluate.stages import Settings
     from surebound.evaluate.task import Task, exact
+    from surebound.work import choose
 
     if not isinstance(model, str | Path):
         raise UsageError(
             f"certify got a {type(model).__name__} for a model; expected the path of an ONNX file or training folder"
         )
+    engine = choose(workers=workers)
     if isinstance(dataset, str | Path):
         dataset = load_dataset(str(dataset), data_dir)
     settings = Settings.of(
@@ -284,4 +284,4 @@ def certify(
         proofs=None if proofs is None else Path(proofs),
         check_proofs=check_proofs,
     )
-    return run(task, Path(store), workers=workers, resume=resume, on_progress=on_progress)
+    return run(task, Path(store), engine=engine, resume=resume, on_progress=on_progress)

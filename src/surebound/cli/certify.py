@@ -89,12 +89,14 @@ def _run(args: Namespace) -> int:
     task = _task(args)
     line = _Line(quiet=args.quiet)
     from surebound.evaluate.certify import certify, so_far
+    from surebound.work import choose
 
+    engine = choose(workers=args.workers)
     interrupted, begin = False, time.monotonic()
     with interrupts.held():
         try:
             with interrupts.raising():
-                result = certify(task, store, workers=args.workers, resume=args.resume, on_progress=line)
+                result = certify(task, store, engine=engine, resume=args.resume, on_progress=line)
         except KeyboardInterrupt:
             interrupted = True
         finally:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from surebound.data import load_dataset
 from surebound.evaluate.certify import CertifyProgress, certify
-from surebound.evaluate.stages import Certifier, Open, Settings
+from surebound.evaluate.stages import Certifier, Open, Sample, Settings
 from surebound.evaluate.store import Row, Store
 from surebound.evaluate.task import Task
 from surebound.load.onnx import load_model
@@ -173,13 +173,14 @@ class _Bench:
         if self._subject is None or self._subject[0] != (job.cell, job.search):
             self._subject = self._load(job.cell, job.search)
         _, task, certifier = self._subject
-        rows, open_ = certifier.screen([task.sample(job.image)])
+        sample = task.samples[job.image]
+        rows, open_ = certifier.screen([sample])
         if open_ and not self._warm:
-            self._warm_up(certifier, open_[0])
+            self._warm_up(certifier, sample, open_[0])
         found: dict[str, Row] = {}
         for rule in (*RULES[job.first :], *RULES[: job.first]):
             if rule in job.runs:
-                found[rule] = rows[0] if rows else certifier.search(open_[0], branching=rule)
+                found[rule] = rows[0] if rows else certifier.search(sample, open_[0], branching=rule)
                 self._store.add(job.runs[rule], found[rule])
         return {rule: [row.outcome, round(row.seconds, 3)] for rule, row in found.items()}
 
@@ -187,9 +188,9 @@ class _Bench:
         task = branching_task(self._place, cell, self._dataset, RULES[0], search)
         return (cell, search), task, Certifier(load_model(task.file), cell.eps, task.settings)
 
-    def _warm_up(self, certifier: Certifier, image: Open) -> None:
+    def _warm_up(self, certifier: Certifier, sample: Sample, left: Open) -> None:
         """The first search of a process also imports and allocates, which is no rule's fault."""
         brief = replace(certifier.settings, timeout=min(_WARM_UP, certifier.settings.timeout))
         for rule in RULES:
-            Certifier(certifier.model, certifier.eps, brief).search(image, branching=rule)
+            Certifier(certifier.model, certifier.eps, brief).search(sample, left, branching=rule)
         self._warm = True

@@ -4,12 +4,12 @@ Heavy imports happen inside the calls, so `import surebound` is quick.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from surebound.bounds.result import LayerBounds
     from surebound.data.dataset import Dataset
     from surebound.evaluate.certify import Certification
-    from surebound.evaluate.certify import OnProgress as OnCertifyProgress
+    from surebound.evaluate.certifying import OnProgress as OnCertifyProgress
     from surebound.network.model import Model
     from surebound.train.config import TrainConfig
     from surebound.train.loop import OnProgress as OnTrainProgress
@@ -221,7 +221,9 @@ def certify(
     seed: int = 0,
     early_stop: bool = True,
     radius_search: bool = False,
-    workers: int = 1,
+    workers: int | None = None,
+    cluster: str | None = None,
+    resources: Mapping[str, Any] | None = None,
     resume: bool = False,
     proofs: str | Path | None = None,
     check_proofs: bool = False,
@@ -243,14 +245,17 @@ def certify(
         seed: for the attacks, the only source of randomness.
         early_stop: give up on an image as soon as its search is not expected to end in time.
         radius_search: also find, by bisection up to `eps`, the largest radius proved and the smallest one broken.
-        workers: processes, each with one thread; 1 works in this process.
+        workers: processes, each with one thread; None or 1 works in this process.
+        cluster: instead, the address of a Ray cluster: ``"HOST:PORT"``, or ``"auto"`` for one that runs here or is
+            started for this call.
+        resources: what each task takes of the cluster, as Ray's own options: ``{"num_gpus": 1}``.
         resume: go on with results that the store has, instead of complaining about them.
         proofs: a folder for a proof of each image that is verified, and the property it is about. Images that were
             verified before and have no proof there are verified again.
         check_proofs: have `surebound.check` check each proof as soon as it is written; an image whose proof it refuses
             is not verified.
         data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
-        on_progress: called now and then with a `surebound.evaluate.certify.CertifyProgress`.
+        on_progress: called now and then with a `surebound.evaluate.certifying.CertifyProgress`.
     """
     from surebound.data import load_dataset
     from surebound.evaluate.certify import certify as run
@@ -262,7 +267,7 @@ def certify(
         raise UsageError(
             f"certify got a {type(model).__name__} for a model; expected the path of an ONNX file or training folder"
         )
-    engine = choose(workers=workers)
+    engine = choose(workers=workers, cluster=cluster, resources=resources)
     if isinstance(dataset, str | Path):
         dataset = load_dataset(str(dataset), data_dir)
     settings = Settings.of(

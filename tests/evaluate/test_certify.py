@@ -22,7 +22,8 @@ from surebound.bounds.planet_lp import milp_minimum
 from surebound.data.dataset import Dataset, Images
 from surebound.errors import MissingFileError, NetworkError, StoreError, UsageError
 from surebound.evaluate import stages
-from surebound.evaluate.certify import BATCH, CertifyProgress, certify
+from surebound.evaluate.certify import certify
+from surebound.evaluate.certifying import BATCH, CertifyProgress
 from surebound.evaluate.radius import distance
 from surebound.evaluate.stages import Certifier, Open, Settings
 from surebound.evaluate.store import Row, Store

@@ -1,8 +1,8 @@
 """A process that does tasks: `python -m surebound.work DESCRIPTOR`, of a socket to whoever started it.
 
-It is sent a setup, then TASK with (number, task, grace), or STOP with the number of a task. It answers with news,
-each with whether the task is over. The end of the socket means stop, whether the other side stopped or was killed: only
-a task with a grace may end by itself.
+It is sent a setup, then TASK with (number, grace, pickled task), or STOP with the number of a task. It answers with
+news, each with whether the task is over. The end of the socket means stop, whether the other side stopped or was
+killed: only a task with a grace may end by itself.
 """
 
 import os
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, final
@@ -52,10 +53,10 @@ class _Orders:
             time.sleep(0.05)
         os._exit(0)
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
         """Tasks, as they come."""
         while True:
-            number, task, self._grace = pickle.loads(self._tasks.get())
+            number, self._grace, task = pickle.loads(self._tasks.get())
             yield number, task
             self._grace = 0.0
 
@@ -94,7 +95,7 @@ def main() -> None:
 
     for number, task in orders:
         send(Began(number))
-        send(portable(performer.perform(number, task, _Call(number, orders, send))), over=True)
+        send(portable(performer.perform(number, partial(pickle.loads, task), _Call(number, orders, send))), over=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Generic, final
@@ -47,6 +47,15 @@ class Desk(Generic[Task, Result]):
     def add(self, task: Task, *, rank: Rank = (), grace: float = 0.0) -> None:
         """Have a task done: after those of lower rank, and those of its own rank that were there before."""
         self._push(Under(task, rank, grace))
+
+    def discard(self, unwanted: Callable[[Task], bool]) -> None:
+        """Forget tasks that wait."""
+        self._ready = [entry for entry in self._ready if not unwanted(entry[2].task)]
+        heapq.heapify(self._ready)
+
+    def __len__(self) -> int:
+        """Tasks that wait or are under way."""
+        return len(self._ready) + len(self._running)
 
     def stop(self, task: Task) -> None:
         """Tell a task under way to end soon."""

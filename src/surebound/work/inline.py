@@ -53,7 +53,7 @@ class InlinePool(Generic[Task, Result]):
     def wait(self, seconds: float | None) -> Sequence[News[Result]]:
         number, task = self._tasks.popleft()
         call = _Call()
-        last = self._performer.perform(number, task, call)
+        last = self._performer.perform(number, lambda: task, call)
         return [*(Word[Result](number, word) for word in call.words), last]
 
     def __enter__(self) -> "InlinePool[Task, Result]":

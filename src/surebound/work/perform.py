@@ -3,6 +3,7 @@
 import pickle
 import time
 import traceback
+from collections.abc import Callable
 from typing import Generic, final
 
 from surebound.work.task import Call, Do, Ended, News, Raised, Result, Setup, Task
@@ -16,13 +17,13 @@ class Performer(Generic[Task, Result]):
         self._setup = setup
         self._do: Do[Task, Result] | None = None
 
-    def perform(self, number: int, task: Task, call: Call) -> News[Result]:
+    def perform(self, number: int, fetch: Callable[[], Task], call: Call) -> News[Result]:
         """Do a task, and say how it ended. What an error means is for whoever handed out the task to decide."""
         begin = time.monotonic()
         try:
             self._do = self._do or self._setup()
             begin = time.monotonic()
-            return Ended(number, self._do(task, call), time.monotonic() - begin)
+            return Ended(number, self._do(fetch(), call), time.monotonic() - begin)
         except Exception as error:
             return Raised(number, error, time.monotonic() - begin)
 

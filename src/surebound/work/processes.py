@@ -102,7 +102,7 @@ class ProcessPool(Generic[Task, Result]):
     def begin(self, number: int, task: Task, grace: float) -> None:
         worker = self._idle()
         worker.task = number, grace
-        worker.send(TASK + pickle.dumps((number, task, grace)))
+        worker.send(TASK + pickle.dumps((number, grace, pickle.dumps(task))))
 
     def stop(self, number: int) -> None:
         for worker in self._workers:

@@ -255,7 +255,7 @@ class Verdict:
     subproblems: int = 0
     lower_bound: float | None = None
     branching: str | None = None
-    searched_by: str = ""  # workers or threads, where there was a choice
     seed: int = 0
     reason: str = ""
     proof: Any = field(default=None, repr=False)  # a `surebound.proof.write.Proof` of `unsat`, if one was asked for
+    searched_by: str = ""  # workers or threads, where there was a choice

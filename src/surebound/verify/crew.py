@@ -51,4 +51,4 @@ class Crew:
     @property
     def told(self) -> str:
         """Who searched, for people; nothing if that was never a question."""
-        return self._trial.told if self._dealer is None else f"{self._sharing.count} workers"
+        return self._trial.told if self._dealer is None else self._sharing.names

@@ -63,12 +63,12 @@ class Answer:
     undecided: int
     numbers: int  # that were given to nodes
     pace: Pace
-    late: bool  # the time ran out: nodes are missing
+    late: bool  # the time ran out, and nodes may be missing
     branches: Branches | None = None  # for a proof
 
     def complete(self, nodes: int) -> bool:
         """Whether all parts of so many nodes are accounted for: a split makes two of one."""
-        return not self.late and nodes + self.split == self.closed + self.undecided + len(self.open)
+        return nodes + self.split == self.closed + self.undecided + len(self.open)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ class Sharing:
 
     open: Callable[[Ground], Pool[Piece, Answer]]
     confirm: Callable[[Seen], Counterexample | None]
-    count: int  # as many as there are now
+    names: str  # such as "2 workers"
+    count: int = 0  # of them, if they are to be
     compare: int = 0  # with one process of so many threads, which may be faster; 0: do not
 
 

@@ -110,10 +110,11 @@ class _Until:
 def sharing(engine: Engine, regions: Sequence[Region]) -> Sharing | None:
     """The workers that may take part in a search for counterexamples to some regions, if the options allow any."""
     options, threads = engine.options, torch.get_num_threads()
-    count = options.workers if isinstance(options.workers, int) else threads
-    if count == 1:
+    auto = threads if options.workers == "auto" else 0
+    count = options.workers if isinstance(options.workers, int) else auto
+    if options.cluster is None and count < 2:
         return None
-    workers = choose(workers=count)
+    workers = choose(workers=count or None, cluster=options.cluster, resources=options.resources)
     model = Model(engine.network, _not_here, engine.model.source)
     memory = engine.limits.memory // (count + 1)
 
@@ -123,8 +124,9 @@ def sharing(engine: Engine, regions: Sequence[Region]) -> Sharing | None:
     return Sharing(
         open=open_,
         confirm=lambda seen: engine.confirm(seen.point, [regions[seen.region]]),
+        names="a cluster" if options.cluster else f"{count} workers",
         count=count,
-        compare=threads if options.workers == "auto" else 0,
+        compare=auto,
     )
 
 

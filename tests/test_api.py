@@ -81,6 +81,9 @@ def test_the_public_names_are_these() -> None:
                 "seed": 0,
                 "memory": None,
                 "early_stop": False,
+                "workers": None,
+                "cluster": None,
+                "resources": None,
                 "proof": False,
                 "on_progress": None,
             },
@@ -122,7 +125,7 @@ def test_the_signatures_are_these(name: str, positional: list[str], keywords: di
 def test_the_fields_of_a_verdict_are_these() -> None:
     assert list(inspect.signature(surebound.Verdict).parameters) == [
         "status", "counterexample", "seconds", "seconds_by_phase", "subproblems", "lower_bound", "branching", "seed",
-        "reason", "proof",
+        "reason", "proof", "searched_by",
     ]  # fmt: skip
 
 

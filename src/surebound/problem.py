@@ -258,3 +258,4 @@ class Verdict:
     seed: int = 0
     reason: str = ""
     proof: Any = field(default=None, repr=False)  # a `surebound.proof.write.Proof` of `unsat`, if one was asked for
+    searched_by: str = ""  # workers or threads, where there was a choice

@@ -45,6 +45,11 @@ def thread_count(text: str) -> int:
     return value
 
 
+def worker_count(text: str) -> int | str:
+    """A whole number of workers, or auto."""
+    return text if text == "auto" else thread_count(text)
+
+
 def set_threads(threads: int | None) -> None:
     """Let torch use so many threads, or as many as the environment says, or all."""
     if threads is None and "OMP_NUM_THREADS" not in os.environ:

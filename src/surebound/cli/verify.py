@@ -18,10 +18,12 @@ from surebound.cli.arguments import (
     seed,
     set_threads,
     thread_count,
+    worker_count,
     write_whole,
 )
 from surebound.cli.command import Command
 from surebound.cli.display import ProgressLine, complain
+from surebound.cli.engine import add_engine, check_engine
 from surebound.cli.quick_torch import quick_import
 from surebound.cli.watchdog import Watchdog
 from surebound.errors import OutOfTimeError, UsageError, visible
@@ -30,6 +32,10 @@ from surebound.memory import keep_memory
 from surebound.problem import Counterexample, Property, Status, Verdict
 from surebound.verify.clock import Clock
 
+_WORKERS = (
+    "processes with one thread each, which share a search that takes longer; auto: one for each processor, if a trial "
+    "says that they are faster than threads (default: none but this one, with all threads)"
+)
 _GRACE = 0.25  # seconds after the timeout in which the verification ends by itself
 
 
@@ -58,6 +64,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=thread_count, metavar="N", help="processor threads (default: OMP_NUM_THREADS, or all)"
     )
+    add_engine(parser, _WORKERS, worker_count)
     parser.add_argument(
         "--memory", type=memory_size, metavar="SIZE", help="for the search's queue, such as 2G; beyond it, disk is used"
     )
@@ -69,6 +76,7 @@ def _run(args: Namespace) -> int:
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, proof=args.proof, json=args.json)
     _check_format(args)
+    check_engine(args)
     work = _Work(args)
 
     def interrupted() -> None:
@@ -168,7 +176,7 @@ class _Work:
             self.doing = "importing torch"
             with self.clock.phase("import"):
                 quick_import()
-            set_threads(args.threads)
+            set_threads(args.threads or (args.workers if isinstance(args.workers, int) else None))
             from surebound.load.onnx import load_model
             from surebound.verify.options import Options
             from surebound.verify.pipeline import verify
@@ -186,6 +194,9 @@ class _Work:
             seed=args.seed,
             memory=args.memory,
             early_stop=args.early_stop,
+            workers=args.workers,
+            cluster=args.cluster,
+            resources=args.resources,
             proof=args.proof is not None,
         )
         if args.proof_format == "aptp":
@@ -249,6 +260,8 @@ def _summary(verdict: Verdict, proof: Path | None) -> str:
     text = f"{verdict.seconds:.2f} s, {verdict.subproblems:,} subproblems"
     if verdict.branching:
         text += f", branching {verdict.branching}"
+    if verdict.searched_by:
+        text += f", {verdict.searched_by}"
     if verdict.lower_bound is not None and verdict.status != "sat":
         text += f", lower bound {verdict.lower_bound:.6g}"
     if proof is not None:

@@ -1,6 +1,6 @@
 """From a promising point to a counterexample that stands: in the box, replayed on the original file, violating."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from surebound.bounds.rounding import gamma
 from surebound.network.graph import Network
 from surebound.network.model import Replay
 from surebound.problem import Counterexample, Region, Vector
+
+Confirming = Callable[[Vector, Sequence[Region]], Counterexample | None]
+"""A point near which regions may be violated -> a counterexample that stands."""
 
 
 class Confirm:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,10 @@ from surebound.network.graph import Network
 from surebound.problem import Matrix, Region, Vector
 
 
+def never() -> None:
+    """Time is not up."""
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """One box, and the regions over it that are still open."""
@@ -26,7 +31,16 @@ class Subject:
     network: Network  # float64
     form: Form  # float64
     specification: Specification  # float64
-    check: Check = lambda: None  # raises when the time is up
+    check: Check = never  # raises when the time is up
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process, whose clock is its own: not what can be made from the rest."""
+        return {
+            "network": self.network,
+            "form": self.form,
+            "specification": self.specification,
+            "check": never,
+        }
 
     @cached_property
     def fast_form(self) -> Form:

@@ -11,7 +11,6 @@ other is imported as it is.
 import importlib
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
@@ -52,6 +51,8 @@ def quick_import() -> None:
     """Import torch, the quick way if its version is one that was tried; nothing if it is imported already."""
     if "torch" in sys.modules:
         return
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         quick = version("torch").startswith(TRIED)
     except PackageNotFoundError:  # built from source, say

@@ -1,15 +1,19 @@
 """`surebound verify NET.onnx PROPERTY.vnnlib`: the verdict alone on the first line of stdout, exit code 0."""
 
+from __future__ import annotations
+
 import json
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from surebound import interrupts
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
     add_search,
+    announce_threads,
     check_network,
     check_property,
     memory_size,
@@ -27,8 +31,10 @@ from surebound.cli.watchdog import Watchdog
 from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
 from surebound.memory import keep_memory
-from surebound.problem import Counterexample, Property, Status, Verdict
 from surebound.verify.clock import Clock
+
+if TYPE_CHECKING:
+    from surebound.problem import Counterexample, Property, Status, Verdict
 
 _GRACE = 0.25  # seconds after the timeout in which the verification ends by itself
 
@@ -66,6 +72,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
+    announce_threads(args.threads)
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, proof=args.proof, json=args.json)
     _check_format(args)
@@ -165,19 +172,26 @@ class _Work:
             problem = read_property(args.property, deadline=self._deadline(f"reading '{args.property}'"))
             self.problem = problem
             keep_memory()
-            self.doing = "importing torch"
-            with self.clock.phase("import"):
-                quick_import()
-            set_threads(args.threads)
-            from surebound.load.onnx import load_model
-            from surebound.verify.options import Options
-            from surebound.verify.pipeline import verify
+            from surebound.load.onnx import read_model
 
-            model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
+            model = read_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
             if args.proof is not None and args.proof_format == "surebound":
                 from surebound.proof.checkable import expect_checkable
 
                 expect_checkable(Path(args.net), model.network)
+        if args.proof is None and args.search == "default":
+            from surebound.verify.first import first_attempt
+
+            self.doing = "verifying"
+            verdict = first_attempt(model, problem, self.clock, seed=args.seed)
+            if verdict is not None:
+                return verdict
+        self.doing = "importing torch"
+        with self.clock.phase("import"):
+            quick_import()
+            set_threads(args.threads)
+            from surebound.verify.options import Options
+            from surebound.verify.pipeline import verify
         self.doing = "verifying"
         options = Options.of(
             args.search,
@@ -193,7 +207,7 @@ class _Work:
 
             check_sayable(args.net, problem)
             options = replace(options, strategy=replace(options.strategy, input_limit=-1))  # neurons are split
-        return verify(model, problem, options, clock=self.clock)
+        return verify(model.tensors(), problem, options, clock=self.clock)
 
     def _deadline(self, doing: str) -> Deadline:
         self.doing = doing
@@ -201,6 +215,8 @@ class _Work:
 
     def so_far(self, status: Status, reason: str) -> Verdict:
         """What is known when it has to end."""
+        from surebound.problem import Verdict
+
         last = self.progress.counted
         subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
         return Verdict(

@@ -90,6 +90,9 @@ def test_one_row_above_zero_rules_a_region_out_and_no_other() -> None:
     assert verdict is not None and verdict.status == "unsat"
     open_ = region(box, [[-1.0], [1.0]], [0.6, -0.55])  # x >= 0.6 and x <= 0.55: no single row rules it out
     assert first_attempt(model_of(network), property_of(network, both, open_), Clock(None)) is None
+    elsewhere = region(Box(np.array([-9.0]), np.array([-8.0])), [[-1.0]], [1.0])  # x >= 1, over another box
+    for regions in ((open_, elsewhere), (elsewhere, open_)):
+        assert first_attempt(model_of(network), property_of(network, *regions), Clock(None)) is None
 
 
 def test_a_bound_of_zero_proves_nothing() -> None:

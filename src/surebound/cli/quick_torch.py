@@ -8,9 +8,13 @@ What torch's modules do on import differs from version to version, so this is fo
 other is imported as it is.
 """
 
+import ctypes
 import importlib
 import os
 import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +49,18 @@ class Deferred(ModuleType):
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return importlib.import_module(self.__name__)
+
+
+def preload() -> None:
+    """Begin to load the largest of torch's libraries, a third of what its import takes, in a thread beside this one.
+
+    While it loads, no other library can be: everything else that has libraries should be imported before.
+    """
+    spec = find_spec("torch") if "torch" not in sys.modules and len(os.sched_getaffinity(0)) > 1 else None
+    library = Path(spec.origin).parent / "lib" / "libtorch_cpu.so" if spec is not None and spec.origin else None
+    if library is not None and library.is_file():
+        load = ctypes.CDLL(None).dlopen  # unlike ctypes.CDLL, a function of C lets other threads run
+        threading.Thread(target=load, args=(str(library).encode(), os.RTLD_NOW), name="preload", daemon=True).start()
 
 
 def quick_import() -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from surebound.cli.arguments import (
 )
 from surebound.cli.command import Command
 from surebound.cli.display import ProgressLine, complain
-from surebound.cli.quick_torch import quick_import
+from surebound.cli.quick_torch import preload, quick_import
 from surebound.cli.watchdog import Watchdog
 from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
@@ -172,13 +173,12 @@ class _Work:
             problem = read_property(args.property, deadline=self._deadline(f"reading '{args.property}'"))
             self.problem = problem
             keep_memory()
+            for library in ("numpy.random", "onnx", "onnxruntime"):  # all that the first attempt takes
+                import_module(library)
+            preload()
             from surebound.load.onnx import read_model
 
             model = read_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
-            if args.proof is not None and args.proof_format == "surebound":
-                from surebound.proof.checkable import expect_checkable
-
-                expect_checkable(Path(args.net), model.network)
         if args.proof is None and args.search == "default":
             from surebound.verify.first import first_attempt
 
@@ -192,6 +192,11 @@ class _Work:
             set_threads(args.threads)
             from surebound.verify.options import Options
             from surebound.verify.pipeline import verify
+        if args.proof is not None and args.proof_format == "surebound":
+            from surebound.proof.checkable import expect_checkable
+
+            with self.clock.phase("load"):
+                expect_checkable(Path(args.net), model.network)
         self.doing = "verifying"
         options = Options.of(
             args.search,

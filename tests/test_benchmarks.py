@@ -250,7 +250,7 @@ def test_starts_are_compared_by_the_least_of_their_seconds(script: Any) -> None:
     assert "| a | 2.00 | 1.00 | 2.00 | 4.00 | 1.00 | 4.00 |" in text
     assert "| **geometric mean** |  |  | **1.00** |  |  | **2.00** |" in text
     wall, processor = start.run(["--version"], start.HERE, 1)
-    assert 0 < processor and 0 < wall
+    assert processor > 0 and wall > 0
 
 
 def test_both_forms_bound_the_same_nodes_alike(script: Any) -> None:

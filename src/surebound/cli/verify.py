@@ -27,7 +27,7 @@ from surebound.cli.arguments import (
 )
 from surebound.cli.command import Command
 from surebound.cli.display import ProgressLine, complain
-from surebound.cli.quick_torch import preload, quick_import
+from surebound.cli.quick_torch import preload, quick_import, uncollected
 from surebound.cli.watchdog import Watchdog
 from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
@@ -187,7 +187,7 @@ class _Work:
             if verdict is not None:
                 return verdict
         self.doing = "importing torch"
-        with self.clock.phase("import"):
+        with self.clock.phase("import"), uncollected():
             quick_import()
             set_threads(args.threads)
             from surebound.verify.options import Options

@@ -12,8 +12,9 @@ from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.root import PASS_PRODUCTS, products
+from surebound.bounds.root import PASS_PRODUCTS
 from surebound.memory import available
+from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Box, Counterexample, Region

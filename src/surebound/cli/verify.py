@@ -183,8 +183,9 @@ class _Work:
 
             model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
             if args.proof is not None and args.proof_format == "surebound":
-                from surebound.proof.checkable import expect_checkable
+                from surebound.proof.checkable import expect_checkable, expect_checkable_property
 
+                expect_checkable_property(Path(args.property))
                 expect_checkable(Path(args.net), model.network)
         self.doing = "verifying"
         options = Options.of(

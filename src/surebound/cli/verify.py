@@ -206,9 +206,10 @@ class _Work:
             from surebound.verify.options import Options
             from surebound.verify.pipeline import verify
         if args.proof is not None and args.proof_format == "surebound":
-            from surebound.proof.checkable import expect_checkable
+            from surebound.proof.checkable import expect_checkable, expect_checkable_property
 
             with self.clock.phase("load"):
+                expect_checkable_property(Path(args.property))
                 expect_checkable(Path(args.net), model.network)
         self.doing = "verifying"
         options = Options.of(

@@ -52,9 +52,11 @@ def main() -> int:
     return int(any(r["wrong"] or r["replay"] or r["crash"] for r in records))
 
 
-def run_instance(instance: Instance, timeout: float, threads: int, *, source: Path = HERE) -> Record:
+def run_instance(
+    instance: Instance, timeout: float, threads: int | str, *, source: Path = HERE, by: str = "threads"
+) -> Record:
     """Verify in a process of its own, then judge what it said. `source`: the src folder."""
-    record, witness = verify_process(instance, timeout, threads, source=source)
+    record, witness = verify_process(instance, timeout, threads, source=source, by=by)
     verdict = record["verdict"]
     return {
         "instance": instance.name,
@@ -71,13 +73,22 @@ def run_instance(instance: Instance, timeout: float, threads: int, *, source: Pa
 
 
 def verify_process(
-    instance: Instance, timeout: float, threads: int, *, source: Path = HERE, options: Sequence[str] = ()
+    instance: Instance,
+    timeout: float,
+    threads: int | str,
+    *,
+    source: Path = HERE,
+    options: Sequence[str] = (),
+    by: str = "threads",
 ) -> tuple[Record, str]:
-    """What a `surebound verify` process answered and how long it took, and the counterexample it wrote."""
+    """What a `surebound verify` process answered and how long it took, and the counterexample it wrote.
+
+    So many `threads` are threads, or workers, as `by` says.
+    """
     with tempfile.TemporaryDirectory() as folder:
         result, witness = Path(folder, "result.json"), Path(folder, "witness.txt")
         command = [sys.executable, "-m", "surebound", "verify", str(instance.onnx), str(instance.vnnlib)]
-        command += ["--timeout", str(timeout), "--threads", str(threads), "--quiet", *options]
+        command += ["--timeout", str(timeout), f"--{by}", str(threads), "--quiet", *options]
         command += ["--json", str(result), "--counterexample", str(witness)]
         env = environment(source)
         begin = time.perf_counter()

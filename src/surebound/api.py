@@ -62,6 +62,9 @@ def verify(
     seed: int = 0,
     memory: int | None = None,
     early_stop: bool = False,
+    workers: int | str | None = None,
+    cluster: str | None = None,
+    resources: Mapping[str, Any] | None = None,
     proof: bool = False,
     on_progress: "OnProgress | None" = None,
 ) -> Verdict:
@@ -76,6 +79,9 @@ def verify(
         seed: for the attacks, the only source of randomness.
         memory: bytes for the search's queue, which goes to disk beyond; None for a quarter of what is free.
         early_stop: answer ``timeout`` as soon as the search is not expected to end in time.
+        workers: processes of one thread each that share a search that takes longer; ``auto``: as many as torch has
+            threads, if a trial says that they are faster than these.
+        cluster: instead, the address of a Ray cluster, as for `certify`, with its `resources`.
         proof: keep a proof of ``unsat`` in ``verdict.proof``, whose ``save`` writes it for `surebound.check`.
         on_progress: called now and then with a `surebound.verify.progress.Progress`.
     """
@@ -84,7 +90,16 @@ def verify(
 
     begin = time.monotonic()
     options = Options.of(
-        search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop, proof=proof
+        search,
+        timeout=timeout,
+        branching=branching,
+        seed=seed,
+        memory=memory,
+        early_stop=early_stop,
+        workers=workers,
+        cluster=cluster,
+        resources=resources,
+        proof=proof,
     )
     end = inf if timeout is None else begin + timeout
     model = None if isinstance(net, str | Path) else _loaded(net)

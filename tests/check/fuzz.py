@@ -28,7 +28,6 @@ import numpy as np
 from prover import Problem, Proof, bisect, prove, random_problem, start, violate
 
 from surebound.check.arithmetic import Arithmetic, CheckError
-from surebound.check.checker import judge
 from surebound.check.file import Proof as Opened
 from surebound.check.network import read_network
 from surebound.check.steps import Steps
@@ -212,7 +211,7 @@ def _pruned(rng: np.random.Generator, proof: Proof) -> None:
                 proof.arrays[other] = proof.arrays[other][:1]
         proof.arrays.pop(prefix + "c0/beta", None)
         proof.arrays.pop(prefix + "at", None)
-        proof.about["steps"][number] |= {"leaves": 1, "chunks": 1}
+        proof.about["steps"][number] |= {"chunks": 1}
 
 
 def _step(rng: np.random.Generator, proof: Proof) -> None:
@@ -222,7 +221,7 @@ def _step(rng: np.random.Generator, proof: Proof) -> None:
         return
     step = dict(steps[int(rng.integers(len(steps)))])
     place = int(rng.integers(len(steps)))
-    key = str(rng.choice(["kind", "box", "layer", "region", "lines", "leaves", "chunks", "rebound", "extra"]))
+    key = str(rng.choice(["kind", "box", "layer", "region", "lines", "chunks", "rebound", "extra"]))
     values: list[Any] = [
         0,
         1,
@@ -362,9 +361,8 @@ class Target:
         self.tally["offers"] += 1
         path = proof if isinstance(proof, Path) else proof.save(self.folder / "proof.npz", compress=False)
         try:
-            with contextlib.closing(Opened(path)) as opened:
-                steps = Steps(self.network, self.property, opened, Arithmetic())
-                reason = judge(steps, self.hashes, lambda done, count, leaves: None)
+            with Opened(path) as opened:
+                reason = Steps(self.network, self.property, opened, lambda *_: None).judge(self.hashes)
         except CheckError as error:
             self.tally["unreadable"] += 1
             return str(error)

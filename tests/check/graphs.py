@@ -55,8 +55,7 @@ def values(network: Network, x: np.ndarray) -> list[np.ndarray]:
         if isinstance(op, Relu):
             found.append(np.maximum(read[0], 0))
             continue
-        y = op.apply([a.reshape(1, *shape) for a, shape in zip(read, op.sources, strict=True)]).reshape(1, -1)
-        found.append(y if op.bias is None else y + op.bias)
+        found.append(op.apply(read) + op.bias)
     return found
 
 

@@ -420,7 +420,7 @@ def claims(proof: Proof, box: int, bounds: Bounds, lines: str, first: Sequence[i
             "side": np.repeat(np.array([1, -1], dtype=np.int8), width),
             "bound": np.concatenate([low, high]),
         }
-        entry = {"kind": "layer", "box": box, "layer": k, "lines": lines}
+        entry = {"kind": "layer", "box": box, "layer": k, "lines": "flat" if lines == "interval" else lines}
         if lines == "stored":
             alpha = slopes(bounds[:k], "crown")
             arrays["free"] = np.arange(first[k], dtype=np.int32)
@@ -459,7 +459,7 @@ def region_step(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     size = chunk or len(tree.leaves)
     entry: dict[str, Any] = {"kind": "region", "box": box, "region": number, "lines": lines}
-    entry |= {"leaves": len(tree.leaves), "chunks": -(-len(tree.leaves) // size)}
+    entry |= {"chunks": -(-len(tree.leaves) // size)}
     arrays: dict[str, np.ndarray] = {}
     if tree.rows:
         arrays["tree"] = np.array(tree.rows, dtype=np.int32)
@@ -516,7 +516,7 @@ def bisect(problem: Problem, *, most: int = 200) -> Proof | None:
                 "roots": np.array([root], dtype=np.int32),
             }
         entry = {"kind": "region", "box": boxes[number], "region": number, "lines": "crown", "rebound": "crown"}
-        proof.step({**entry, "leaves": len(chosen), "chunks": 1}, arrays)
+        proof.step({**entry, "chunks": 1}, arrays)
     return proof
 
 

@@ -1,6 +1,5 @@
 """Nothing false passes: a short run of the fuzzer (`make fuzz` runs it for longer), and what hostile files cost."""
 
-import contextlib
 import subprocess
 import sys
 import textwrap
@@ -12,7 +11,7 @@ import pytest
 from fuzz import Target, bare, false_problem, hostile, run, violated
 from prover import Chain, Layer, Problem, Region, start
 
-from surebound.check.arithmetic import InvalidError
+from surebound.check.arithmetic import CheckError
 from surebound.check.file import FLOATS
 from surebound.check.file import Proof as Opened
 
@@ -81,9 +80,9 @@ def test_an_array_is_not_read_beyond_its_limit_nor_in_another_order(tmp_path: Pa
     false, _ = false_problem(1)
     proof = start(false)
     proof.arrays |= {"square": np.asfortranarray(np.arange(4.0).reshape(2, 2)), "line": np.arange(4.0)}
-    with contextlib.closing(Opened(proof.save(tmp_path / "p.npz"))) as opened:
+    with Opened(proof.save(tmp_path / "p.npz")) as opened:
         assert opened.array("line", FLOATS, (None,), 32).tolist() == [0, 1, 2, 3]
-        with pytest.raises(InvalidError, match="at most 31 bytes"):
+        with pytest.raises(CheckError, match="at most 31 bytes"):
             opened.array("line", FLOATS, (None,), 31)
-        with pytest.raises(InvalidError, match="the array 'square' is"):
+        with pytest.raises(CheckError, match="the array 'square' is"):
             opened.array("square", FLOATS, (2, 2))

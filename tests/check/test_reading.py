@@ -12,8 +12,10 @@ from surebound.check.file import read_bytes
 from surebound.check.network import read_network
 from surebound.check.ops import Relu
 from surebound.check.vnnlib import read_property
+from surebound.errors import UsageError
 from surebound.load.onnx import load_onnx
 from surebound.load.vnnlib import read_property as other_reader
+from surebound.proof.checkable import expect_checkable
 
 RNG = np.random.default_rng(0)
 
@@ -28,38 +30,29 @@ def _image(g: Graph) -> str:
 
 MODELS = {
     "gemm": lambda g: g.add("Gemm", "x", normal(3, 5), normal(5)),
-    "gemm turned and scaled": lambda g: g.add("Gemm", "x", normal(5, 3), normal(1, 5), transB=1, alpha=0.3, beta=0.7),
-    "gemm of a turned tensor": lambda g: g.add("Gemm", g.add("Transpose", "x"), normal(3, 5), transA=1),
+    "gemm turned": lambda g: g.add("Gemm", "x", normal(5, 3), normal(1, 5), transB=1),
     "matmul": lambda g: g.add("MatMul", "x", normal(3, 4)),
-    "matmul from the left": lambda g: g.add("MatMul", normal(4, 1), "x"),
+    "matmul of rows": lambda g: g.add("MatMul", g.add("Reshape", "x", [3, 1]), normal(1, 2)),
     "sums": lambda g: g.add("Sub", g.add("Add", g.add("Relu", "x"), normal(1, 3)), "x"),
     "constant minus x": lambda g: g.add("Sub", normal(3), "x"),
     "broadcast": lambda g: g.add("Add", g.add("Reshape", "x", [3, 1]), "x"),
     "scalars": lambda g: g.add("Sub", np.float32(0.5), g.add("Div", g.add("Mul", "x", np.float32(3)), np.float32(-7))),
     "products": lambda g: g.add("Div", g.add("Mul", normal(1, 3), "x"), normal(3)),
-    "leaky": lambda g: g.add("LeakyRelu", "x", alpha=0.1),
-    "relu twice": lambda g: g.add("Relu", g.add("Relu", g.add("Identity", g.add("Relu", "x")))),
     "relu after a shape": lambda g: g.add("Relu", g.add("Reshape", g.add("Relu", "x"), [3, 1])),
-    "relu after two turns": lambda g: g.add("Relu", g.add("Transpose", g.add("Transpose", g.add("Relu", "x")))),
-    "moves": lambda g: g.add("Squeeze", g.add("Unsqueeze", g.add("Slice", "x", [0], [3], [1], [2]), [0]), [0]),
+    "a constant of another name": lambda g: g.add("Add", "x", g.add("Identity", normal(3))),
     "gather": lambda g: g.add("MatMul", g.add("Gather", "x", [0, 2, 2, 1], axis=1), normal(4, 2)),
-    "concat": lambda g: g.add("Concat", "x", g.add("Relu", "x"), "x", axis=1),
-    "flatten by shape": lambda g: g.add(
-        "Reshape", g.add("Relu", "x"), g.add("Concat", g.add("Gather", g.add("Shape", "x"), [0]), [-1], axis=0)
-    ),
+    "gather of one": lambda g: g.add("Sub", g.add("Gather", "x", g.constant(1, np.int64), axis=1), "x"),
     "dropout": lambda g: g.add("Dropout", g.add("Relu", "x")),
     "unused": lambda g: (g.add("Relu", "x"), g.add("Relu", g.add("Mul", "x", np.float32(2))))[1],
 }
 
 IMAGES = {
     "conv": lambda g: g.add("Conv", "x", normal(4, 2, 3, 3), normal(4), pads=[1, 0, 2, 1], strides=[2, 1]),
-    "conv by groups": lambda g: g.add("Conv", "x", normal(4, 1, 2, 3), group=2, dilations=[2, 1]),
-    "conv same upper": lambda g: g.add("Conv", "x", normal(3, 2, 2, 4), auto_pad="SAME_UPPER", strides=[2, 2]),
-    "conv same lower": lambda g: g.add("Conv", "x", normal(3, 2, 2, 4), auto_pad="SAME_LOWER"),
+    "conv by groups": lambda g: g.add("Conv", "x", normal(4, 1, 2, 3), group=2, dilations=[1, 1]),
     "max pool": lambda g: g.add("MaxPool", _image(g), kernel_shape=[2, 2], strides=[2, 2]),
-    "max pool that overlaps": lambda g: g.add("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 1], pads=[1, 1, 0, 1]),
-    "max pool with gaps": lambda g: g.add("MaxPool", "x", kernel_shape=[2, 1], strides=[3, 2], dilations=[2, 1]),
-    "average pool": lambda g: g.add("AveragePool", _image(g), kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
+    "max pool that overlaps": lambda g: g.add("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 1]),
+    "max pool with gaps": lambda g: g.add("MaxPool", "x", kernel_shape=[2, 1], strides=[3, 2]),
+    "average pool": lambda g: g.add("AveragePool", _image(g), kernel_shape=[3, 2], strides=[2, 1]),
     "average pool with pads": lambda g: g.add(
         "AveragePool", "x", kernel_shape=[3, 2], pads=[1, 0, 1, 1], count_include_pad=1
     ),
@@ -73,16 +66,9 @@ IMAGES = {
     "flattened": lambda g: g.add("Gemm", g.add("Flatten", _image(g)), normal(60, 2)),
 }
 
-SIGNALS = {
-    "conv": lambda g: g.add("Conv", "x", normal(3, 2, 3), normal(3), strides=[2], pads=[1, 0]),
-    "max pool": lambda g: g.add("MaxPool", "x", kernel_shape=[3], strides=[2]),
-    "average pool": lambda g: g.add("AveragePool", "x", kernel_shape=[2]),
-}
-
 CASES = [
     *((f"{name} of a vector", (1, 3), make) for name, make in MODELS.items()),
     *((f"{name} of an image", (1, 2, 5, 6), make) for name, make in IMAGES.items()),
-    *((f"{name} of a signal", (1, 2, 7), make) for name, make in SIGNALS.items()),
 ]
 
 
@@ -126,7 +112,7 @@ def test_neurons_have_the_values_of_surebounds_own_network(tmp_path: Path) -> No
     import torch
 
     graph = Graph((1, 2, 5, 6))
-    graph.add("MaxPool", _image(graph), kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1])
+    graph.add("MaxPool", _image(graph), kernel_shape=[3, 2], strides=[2, 1])
     (tmp_path / "net.onnx").write_bytes(graph.bytes())
     network = read_network(graph.bytes(), 60, Arithmetic())
     x = np.random.default_rng(1).normal(size=60)
@@ -146,7 +132,7 @@ def test_neurons_have_the_values_of_surebounds_own_network(tmp_path: Path) -> No
 
 
 REFUSED = {
-    "an unknown operation": (lambda g: g.add("Sigmoid", "x"), "no proofs for this operation"),
+    "an unknown operation": (lambda g: g.add("Sigmoid", "x"), "no proofs for such an operation"),
     "two tensors multiplied": (lambda g: g.add("Mul", "x", "x"), "depends on the network's input"),
     "a NaN": (lambda g: g.add("Add", "x", np.array([0, np.nan, 0])), "NaN"),
     "a huge weight": (lambda g: g.add("Mul", g.add("Mul", "x", np.float32(3e38)), np.float32(3e38)), None),
@@ -155,6 +141,12 @@ REFUSED = {
     "a scalar product": (lambda g: g.add("MatMul", "x", normal(4, 2)), "cannot multiply"),
     "a forward read": (lambda g: g.add("Add", "x", "t9"), "nothing before it"),
     "a constant network": (lambda g: g.add("Identity", normal(3)), "does not depend"),
+    "a concatenation": (lambda g: g.add("Concat", "x", "x", axis=1), "no proofs for such an operation"),
+    "a product from the left": (lambda g: g.add("MatMul", normal(4, 1), "x"), "depends on the network's input"),
+    "a scaled product": (lambda g: g.add("Gemm", "x", normal(3, 2), alpha=0.5), "without factors"),
+    "a scaled constant": (lambda g: g.add("Gemm", "x", normal(3, 2), normal(2), beta=0.5), "without factors"),
+    "a turned tensor": (lambda g: g.add("Gemm", "x", normal(1, 2), transA=1), "not turned"),
+    "a product of three axes": (lambda g: g.add("Gemm", g.add("Reshape", "x", [1, 1, 3]), normal(3, 2)), "two axes"),
     "dropout in training": (lambda g: g.add("Dropout", "x", np.float32(0.5), g.constant(True, bool)), "training"),
 }
 
@@ -180,7 +172,7 @@ def test_a_network_defined_twice_or_of_another_size_is_refused() -> None:
     del graph.nodes[1]
     with pytest.raises(CheckError, match="expected 4"):
         read_network(graph.bytes(), 4, Arithmetic())
-    with pytest.raises(CheckError, match="not an ONNX file"):
+    with pytest.raises(CheckError, match="the network: Error parsing message"):
         read_network(b"\x00\x01nonsense", 3, Arithmetic())
 
 
@@ -207,7 +199,7 @@ def test_published_networks_are_read_as_others_read_them(shared: Path) -> None:
 
 
 def test_published_properties_are_read_as_others_read_them(shared: Path) -> None:
-    files = sorted([*(shared / "vnncomp").glob("*/vnnlib/*"), *(shared / "vnncomp/acasxu_vnnlib2").glob("*")])
+    files = sorted((shared / "vnncomp").glob("*/vnnlib/*"))
     assert len(files) > 80
     for file in files:
         agree(file)
@@ -217,7 +209,7 @@ def agree(file: Path) -> None:
     """Our regions are the other reader's."""
     ours, theirs = read_property(read_bytes(file)), other_reader(file)
     assert (ours.inputs, ours.outputs) == (theirs.inputs, theirs.outputs)
-    regions = [region for region in ours.regions if not region.empty]
+    regions = [region for region in ours.regions if (ours.boxes[region.box][0] <= ours.boxes[region.box][1]).all()]
     assert len(regions) == len(theirs.regions)
     boxes: dict[tuple[bytes, bytes], int] = {}
     for a, b in zip(regions, theirs.regions, strict=True):
@@ -245,18 +237,11 @@ TEXTS = {
     "boxes of cases": HEAD
     + BOX
     + "(assert (or (and (<= X_0 0.2) (<= Y_0 0)) (and (>= X_0 0.4) (<= Y_0 1)) (<= Y_1 0)))",
-    "rows on inputs": HEAD + BOX + "(assert (<= (+ X_0 (* -2 X_1) Y_0 (- Y_1)) (/ 1 3)))(assert (<= X_0 X_1))",
+    "rows on inputs": HEAD + BOX + "(assert (<= (+ X_0 (* -2 X_1) Y_0 (- Y_1)) (* 0.3 -2)))(assert (<= X_0 X_1))",
     "strict bounds": HEAD + BOX + "(assert (< X_0 0.25))(assert (> 1 Y_0))",
-    "equalities": HEAD + BOX + "(assert (= X_1 0.05))(assert (= Y_0 (- Y_1 1)))",
     "decided at once": HEAD + BOX + "(assert (or (<= 1 0) (<= Y_0 Y_1) (<= (- Y_0 Y_0) 0)))",
-    "comments": "; (assert\n" + HEAD + "(set-logic QF_LRA)" + BOX + "(assert (<= Y_0 Y_1)) ; end",
+    "comments": "; (assert\n" + HEAD + BOX + "(assert (<= Y_0 Y_1)) ; end",
     "a box that rounds": HEAD + BOX + "(assert (<= X_0 0.10000000000000000001))(assert (<= Y_0 0))",
-    "a box without a float": HEAD
-    + BOX
-    + "(assert (>= X_0 0.10000000000000000001))(assert (<= X_0 0.100000000000000000011))(assert (<= Y_0 0))",
-    "second version": HEAD_2
-    + "(assert (and (<= X[0,0] 0.5) (>= X[0,0] -1.0) (<= X[0,1] 1.0) (>= X[0,1] 0.0)))"
-    + "(assert (or (<= Y[0] Y[1]) (> Y[1] 1.5)))",
 }
 
 
@@ -266,37 +251,58 @@ def test_a_property_is_read_as_others_read_it(tmp_path: Path, name: str) -> None
     agree(tmp_path / "p.vnnlib")
 
 
+def empty(text: str) -> list[bool]:
+    """Which regions have a box without a point."""
+    found = read_property(text.encode())
+    return [bool((found.boxes[region.box][0] > found.boxes[region.box][1]).any()) for region in found.regions]
+
+
 def test_regions_with_empty_boxes_are_listed() -> None:
-    found = read_property(TEXTS["boxes of cases"].encode())
-    assert [region.empty for region in found.regions] == [False, True, False]
-    assert [region.box for region in found.regions] == [0, 1, 2]
-    found = read_property((HEAD + BOX + "(assert (<= X_0 -1))(assert (or (<= Y_0 0) (<= Y_1 0)))").encode())
-    assert [region.empty for region in found.regions] == [True, True]
-    found = read_property((HEAD + BOX + "(assert (<= X_0 -0.1))(assert (<= Y_0 0))").encode())
-    assert [region.empty for region in found.regions] == [False]
+    assert empty(TEXTS["boxes of cases"]) == [False, True, False]
+    assert [region.box for region in read_property(TEXTS["boxes of cases"].encode()).regions] == [0, 1, 2]
+    assert empty(HEAD + BOX + "(assert (<= X_0 -1))(assert (or (<= Y_0 0) (<= Y_1 0)))") == [True, True]
+    assert empty(HEAD + BOX + "(assert (<= X_0 -0.1))(assert (<= Y_0 0))") == [False]
+
+
+def test_a_zero_is_a_zero() -> None:
+    """-0 and 0 are the end of one box, not of two."""
+    text = HEAD + BOX + "(assert (or (and (<= X_1 0) (<= Y_0 0)) (and (<= X_1 -0.0) (<= Y_1 0))))"
+    assert [region.box for region in read_property(text.encode()).regions] == [0, 0]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "without a gap"),
+        ("", "no inputs"),
+        ("(declare-const X_0 Real)", "no outputs"),
         (HEAD + BOX + "(assert (<= Y_0 Y_1)", "ends too early"),
         (HEAD + BOX + "(assert (<= Y_0 (* Y_0 Y_1)))", "linear"),
-        (HEAD + BOX + "(assert (<= Y_0 (/ 1 0)))", "linear"),
+        (HEAD + BOX + "(assert (<= Y_0 (/ 1 2)))", "linear"),
+        (HEAD + BOX + "(assert (<= Y_0 (-)))", "linear"),
+        (HEAD + BOX + "(assert (= Y_0 1))", "expected a formula"),
+        (HEAD + BOX + "(<= Y_0 Y_1)", "expected a command"),
+        (HEAD + BOX + "(set-info (assert (<= Y_0 Y_1)))", "expected a command"),
+        (HEAD + BOX + "(assert (<= Y_0 Y_1)))", "expected a command"),
+        (HEAD + BOX + "assert (assert (<= Y_0 Y_1))", "expected a command"),
+        (HEAD + BOX + "(assert (<= Y_0 Y_1) (<= Y_0 1))", "expected a command"),
+        (HEAD + BOX + "(assert (and (<= Y_0 Y_1) (assert (<= Y_0 1))))", "expected a formula"),
+        (HEAD + BOX + "(assert (<= Y_0 ()))", "numbers"),
         (HEAD + BOX + "(assert (<= Y_2 0))", "not declared"),
-        (HEAD + BOX + "(assert (<= Y_0 nan))", "number"),
-        (HEAD + BOX + "(assert (not (<= Y_0 1)))", "linear terms"),
-        (HEAD + BOX + "(assert (and))", "linear terms"),
-        (HEAD + BOX + "(assert Y_0)", "got a number"),
-        (HEAD + BOX + "(assert " + "(" * 100_000, "ends too early"),
+        (HEAD + BOX + "(assert (<= Y_0 nan))", "numbers"),
+        (HEAD + BOX + f"(assert (<= Y_0 {'1' * 5000}))", "numbers"),
+        (HEAD + BOX + "(assert (not (<= Y_0 1)))", "expected a formula"),
+        (HEAD + BOX + "(assert (and))", "expected a formula"),
+        (HEAD + BOX + "(assert (<= Y_0 0 1))", "expected a formula"),
+        (HEAD + BOX + "(assert Y_0)", "expected a formula"),
+        (HEAD + BOX + "(assert " + "(" * 100_000, "nested too deeply"),
         (HEAD + "(assert (<= X_0 1))(assert (<= Y_0 1))", "two bounds"),
         (HEAD + BOX + "(assert (<= X_0 1e99))(assert (<= X_1 -1e99))", "beyond"),
-        (HEAD + HEAD, "different variables"),
-        ("(declare-const X_1 Real)(declare-const Y_0 Real)", "without a gap"),
-        ("(eval X)", "declarations"),
-        (HEAD_2 + "(assert (<= X[0,2] 1))", "not declared"),
-        (HEAD_2 + "(assert (<= X[0] 1))", "not declared"),
-        ("(vnnlib-version <3.0>)", "<2.0>"),
+        (HEAD + HEAD, "X_0 is declared"),
+        ("(declare-const X_1 Real)(declare-const Y_0 Real)", "X_1 is declared"),
+        ("(declare-const Z_0 Real)", "Z_0 is declared"),
+        ("(declare-const X_0 Int)", "expected a command"),
+        ("(eval X)", "expected a command"),
+        (HEAD_2 + "(assert (<= X[0,0] 1))", "VNN-LIB 1.0"),
         (HEAD + "".join(f"(assert (or {'(<= Y_0 1)' * 40}))" for _ in range(9)), "disjunctive"),
     ],
 )
@@ -307,7 +313,7 @@ def test_other_texts_are_refused(text: str, words: str) -> None:
 
 def test_a_case_with_a_fixed_input_is_not_empty() -> None:
     text = HEAD + BOX + "(assert (or (and (<= X_0 -0.1) (<= Y_0 0)) (and (>= X_0 0.3) (<= Y_0 1))))"
-    assert [region.empty for region in read_property(text.encode()).regions] == [False, False]
+    assert empty(text) == [False, False]
 
 
 @pytest.mark.parametrize(("shape", "make"), [pytest.param(s, m, id=name) for name, s, m in CASES])
@@ -317,13 +323,15 @@ def test_adjoints_belong_to_their_operations(shape: tuple[int, ...], make) -> No
     make(graph)
     rng = np.random.default_rng(0)
     network = read_network(graph.bytes(), int(np.prod(shape)), Arithmetic())
-    for op in network.ops[1:]:
+    for op, reads in zip(network.ops[1:], network.reads[1:], strict=True):
         if not isinstance(op, Relu):
-            xs = [rng.normal(size=(2, *source)) for source in op.sources]
-            g = rng.normal(size=(2, *op.shape)) * (rng.random(op.shape) < rng.choice([0.0, 0.1, 1.0]))
-            forward = (g * op.apply(xs).reshape(g.shape)).reshape(2, -1).sum(1)
-            back = sum((x * y).reshape(2, -1).sum(1) for x, y in zip(xs, op.adjoint(g), strict=True))
-            np.testing.assert_allclose(forward, back, atol=1e-12)
+            xs = [rng.normal(size=(2, network.sizes[j])) for j in reads]
+            last = np.arange(op.size) == op.size - 1
+            for some in (*(rng.random(op.size) < share for share in (0.0, 0.1, 1.0)), last):
+                g = rng.normal(size=(2, op.size)) * some
+                forward = (g * op.apply(xs)).sum(1)
+                back = sum((x * y).sum(1) for x, y in zip(xs, op.adjoint(g), strict=True))
+                np.testing.assert_allclose(forward, back, atol=1e-12)
             np.testing.assert_array_less(np.abs(op.apply(xs)) - 1e-9, op.apply([np.abs(x) for x in xs], absolute=True))
 
 
@@ -333,6 +341,58 @@ def test_weights_beyond_the_limit_are_refused() -> None:
         graph.add("Mul", "x", np.full(3, value))
         with pytest.raises(CheckError, match="beyond"):
             read_network(graph.bytes(), 3, Arithmetic())
+
+
+WINDOWS = {
+    "gaps": {"dilations": [2, 1]},
+    "automatic pads": {"auto_pad": "SAME_UPPER"},
+    "windows that hang over": {"ceil_mode": 1},
+    "one axis": {"strides": [2]},
+    "another kernel": {"kernel_shape": [2, 3]},
+    "pads on one side": {"pads": [1, 1]},
+    "a stride of zero": {"strides": [0, 1]},
+    "negative pads": {"pads": [0, -1, 0, 0]},
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_other_windows_are_refused(name: str) -> None:
+    graph = Graph((1, 2, 5, 6))
+    graph.add("Conv", "x", normal(4, 2, 3, 3), **WINDOWS[name])
+    with pytest.raises(CheckError, match="expected windows"):
+        read_network(graph.bytes(), 60, Arithmetic())
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_pools_with_pads_are_refused(kind: str) -> None:
+    graph = Graph((1, 2, 5, 6))
+    graph.add(kind, "x", kernel_shape=[2, 2], pads=[1, 0, 0, 1])
+    with pytest.raises(CheckError, match="pads"):
+        read_network(graph.bytes(), 60, Arithmetic())
+
+
+@pytest.mark.parametrize(
+    ("pads", "options"),
+    [([0, 0, 0, 0, 0, 0, -1, 0], {}), ([0, 0, 1, 1, 0, 0, 0, 0], {"mode": "reflect"}), ([0, 0, 1, 1], {})],
+)
+def test_other_pads_are_refused(pads: list[int], options: dict[str, str]) -> None:
+    graph = Graph((1, 2, 5, 6))
+    graph.add("Pad", "x", pads, **options)
+    with pytest.raises(CheckError, match="Pad"):
+        read_network(graph.bytes(), 60, Arithmetic())
+    graph = Graph((1, 2, 5, 6))
+    graph.add("Pad", "x", [0, 0, 1, 1, 0, 0, 0, 0], np.float32(1))
+    with pytest.raises(CheckError, match="zeros"):
+        read_network(graph.bytes(), 60, Arithmetic())
+
+
+def test_a_relu_of_a_relu_is_counted_in_two_ways(tmp_path: Path) -> None:
+    """surebound's own network has one of both: there are no proofs, and verify --proof says so."""
+    graph = Graph((1, 3))
+    graph.add("Relu", graph.add("Relu", "x"))
+    (tmp_path / "net.onnx").write_bytes(graph.bytes())
+    with pytest.raises(UsageError, match="counted in two ways"):
+        expect_checkable(tmp_path / "net.onnx", load_onnx(tmp_path / "net.onnx", check=False))
 
 
 def test_weights_in_other_files_are_refused(tmp_path: Path) -> None:

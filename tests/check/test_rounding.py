@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from graphs import Graph, rational
 
-from surebound.check.arithmetic import LIMIT, Arithmetic, InvalidError
-from surebound.check.bounds import Enclosure, Splits, Way, relax
+from surebound.check.arithmetic import LIMIT, Arithmetic, CheckError
+from surebound.check.bounds import Enclosure, Way, relax
 from surebound.check.network import Network, read_network
-from surebound.check.steps import Rows
+from surebound.check.steps import bound, numbers
 from surebound.check.vnnlib import Property, read_property
 
 FLOAT, EXACT = Arithmetic(), Arithmetic(exact=True)
 HALF = 2.0**-53  # of 1's last place: one of it is lost, and every one of many if they come one by one
-NO_LINES = Way(lambda _: None, {}, None)  # type: ignore[arg-type, return-value]
+CROWN = Way("crown")
 TINY = [HALF, -HALF, HALF * 1.75, -HALF * 1.75, HALF / 2, -HALF / 2]
 
 
@@ -28,6 +28,11 @@ def tiny_row(rng: np.random.Generator, n: int) -> np.ndarray:
     row = np.full(n, rng.choice(TINY))
     row[rng.integers(n)] = rng.choice([1.0, -1.0, 1.5])
     return row
+
+
+def repeated(g: Graph, x: str, n: int) -> str:
+    """One entry in many places."""
+    return g.add("Add", x, np.zeros((1, n)))
 
 
 KINDS: dict[str, Callable[[np.random.Generator, Graph, str, int], str]] = {}
@@ -44,7 +49,7 @@ def kind(make: Any) -> Any:
 @kind
 def summed(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
     """Many equal entries with tiny weights: long sums forward."""
-    return g.add("MatMul", g.add("Gather", x, [0] * n, axis=1), tiny_row(rng, n)[:, None])
+    return g.add("MatMul", repeated(g, x, n), tiny_row(rng, n)[:, None])
 
 
 @kind
@@ -55,16 +60,16 @@ def fanned(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
 
 @kind
 def convolved(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
-    image = g.add("Reshape", x, [1, 1, 1])
-    wide = g.add("Conv", image, tiny_row(rng, n)[:, None, None])
-    return g.add("Reshape", g.add("Conv", wide, np.ones((1, n, 1))), [1, 1])
+    image = g.add("Reshape", x, [1, 1, 1, 1])
+    wide = g.add("Conv", image, tiny_row(rng, n)[:, None, None, None])
+    return g.add("Reshape", g.add("Conv", wide, np.ones((1, n, 1, 1))), [1, 1])
 
 
 @kind
 def picked(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
     """One entry that is moved to many places: sums in the adjoint of a move."""
     row = tiny_row(rng, n)
-    return g.add("MatMul", g.add("Mul", g.add("Gather", x, [0] * n, axis=1), row[None]), np.ones((n, 1)))
+    return g.add("MatMul", g.add("Mul", repeated(g, x, n), row[None]), np.ones((n, 1)))
 
 
 @kind
@@ -94,13 +99,13 @@ def shifted(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
 @kind
 def divided(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
     """Quotients: the weights themselves are rounded."""
-    wide = g.add("Div", g.add("Gather", x, [0] * n, axis=1), np.full((1, n), rng.choice([3.0, 7.0, -49.0])))
+    wide = g.add("Div", repeated(g, x, n), np.full((1, n), rng.choice([3.0, 7.0, -49.0])))
     return g.add("MatMul", wide, np.ones((n, 1)))
 
 
 @kind
 def averaged(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
-    image = g.add("Reshape", g.add("Gather", x, [0] * (7 * n), axis=1), [1, 1, n, 7])
+    image = g.add("Reshape", repeated(g, x, (7 * n)), [1, 1, n, 7])
     pooled = g.add("AveragePool", image, kernel_shape=[1, 7])
     return g.add("MatMul", g.add("Reshape", pooled, [1, n]), np.ones((n, 1)))
 
@@ -111,11 +116,6 @@ def rectified(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
     weight = rng.choice([1.0, -1.0, 3.0, 0.1], size=(1, n))
     wide = g.add("Add", g.add("MatMul", x, weight), -weight * rng.choice([0.5, 1.0, 1.0 + 2.0**-30], size=(1, n)))
     return g.add("MatMul", g.add("Relu", wide), rng.choice([-1.0, -1 / 3, 0.1, 1.0, *TINY], size=(n, 1)))
-
-
-@kind
-def leaky(rng: np.random.Generator, g: Graph, x: str, n: int) -> str:
-    return g.add("LeakyRelu", x, alpha=0.1)
 
 
 def network_of(seed: int, names: list[str]) -> tuple[bytes, int]:
@@ -147,7 +147,7 @@ def enclosures(content: bytes, low: np.ndarray, high: np.ndarray) -> tuple[Enclo
     """Intervals in both arithmetics; those of layers are the float64 ones in both, so that all lines are the same."""
     made = []
     for arithmetic in (FLOAT, EXACT):
-        made.append(Enclosure(read_network(content, low.size, arithmetic), arithmetic, low[None], high[None]))
+        made.append(Enclosure(read_network(content, low.size, arithmetic), low[None], high[None]))
     rounded, exact = made
     for layer in range(len(rounded.network.layers)):
         rounded.extend(layer)
@@ -158,32 +158,17 @@ def enclosures(content: bytes, low: np.ndarray, high: np.ndarray) -> tuple[Enclo
     return rounded, exact
 
 
-def ways(rng: np.random.Generator, rounded: Enclosure, exact: Enclosure) -> tuple[Way, Way]:
+def ways(rng: np.random.Generator, rounded: Enclosure) -> tuple[Way, Way]:
     """The same lines, splits and multipliers in both arithmetics, for three rows."""
-    lines = str(rng.choice(["flat", "crown", "fastlin", "stored"]))
-    splits: tuple[dict[int, Splits], dict[int, Splits]] = ({}, {})
-    alpha: dict[int, np.ndarray] = {}
-    for layer, width in enumerate(rounded.network.widths):
-        alpha[layer] = rng.uniform(size=(3, width))
+    shape = (3, rounded.network.neurons)
+    alpha, sign, beta = rng.uniform(size=shape), np.zeros(shape, dtype=int), np.zeros(shape)
+    for first, width in zip(rounded.network.first, rounded.network.widths, strict=False):
         if rng.random() < 0.5:
-            row, neuron = np.array([0, 2]), rng.integers(width, size=2)
-            sign, beta = rng.choice([-1, 1], size=2), rng.choice([0.0, 0.1, 1 / 3, HALF, 10.0], size=2)
-            splits[0][layer] = Splits(row, neuron, sign, beta)
-            splits[1][layer] = Splits(row, neuron, sign, rational(beta))
-
-    def of(enclosure: Enclosure, convert: Any) -> Any:
-        def line(layer: int) -> Any:
-            low, high = enclosure.layers[layer]
-            made = relax(enclosure.arithmetic, low, high, lines)
-            if lines != "stored":
-                return made
-            free = (low[0] < 0) & (high[0] > 0)
-            lower = np.where(free, convert(alpha[layer]), np.repeat(made.lower, 3, 0))
-            return made._replace(lower=lower)
-
-        return line
-
-    return Way(of(rounded, np.asarray), splits[0], None), Way(of(exact, rational), splits[1], None)
+            row, neuron = np.array([0, 2]), first + rng.integers(width, size=2)
+            sign[row, neuron] = rng.choice([-1, 1], size=2)
+            beta[row, neuron] = rng.choice([0.0, 0.1, 1 / 3, HALF, 10.0], size=2)
+    lines = str(rng.choice(["flat", "crown", "fastlin", "stored"]))
+    return Way(lines, alpha, sign, beta), Way(lines, rational(alpha), sign, rational(beta))
 
 
 def compare(seed: int, names: list[str]) -> None:
@@ -195,7 +180,7 @@ def compare(seed: int, names: list[str]) -> None:
     for i in range(len(rounded.network.ops)):
         assert all(Fraction(a) <= b for a, b in zip(rounded.low[i].flat, exact.low[i].flat, strict=True)), f"node {i}"
         assert all(Fraction(a) >= b for a, b in zip(rounded.high[i].flat, exact.high[i].flat, strict=True)), f"node {i}"
-    way, same = ways(rng, rounded, exact)
+    way, same = ways(rng, rounded)
     output = rounded.network.output
     start = rng.choice([1.0, -1.0, 0.1, *TINY], size=(3, rounded.network.sizes[output]))
     constant = rng.choice([0.0, 1.0, -0.1, 1e3], size=3)
@@ -244,47 +229,45 @@ def test_intercepts_have_room_for_a_rounded_slope() -> None:
     low, high = -(10.0 ** rng.uniform(-8, 8, 3000)), 10.0 ** rng.uniform(-8, 8, 3000)
     low[:1000], high[:1000] = -rng.uniform(1, 1 + 1e-6, 1000), rng.uniform(1, 1 + 1e-6, 1000)
     for kind in ("crown", "flat"):
-        lines = relax(FLOAT, low[None], high[None], kind)
+        _, slope, intercept = relax(FLOAT, low[None], high[None], kind)
         for i in range(len(low)):
-            s, t, u, v = (Fraction(a) for a in (lines.slope[0, i], lines.intercept[0, i], low[i], high[i]))
+            s, t, u, v = (Fraction(a) for a in (slope[0, i], intercept[0, i], low[i], high[i]))
             for turned in (s, min(s * (1 + Fraction(2) ** -53), Fraction(1)), s * (1 - Fraction(2) ** -53)):
                 assert t >= max(-turned * u, (1 - turned) * v)
 
 
 def test_the_intercept_of_exact_lines_is_tight() -> None:
-    lines = relax(EXACT, rational([[-1.0, -0.5]]), rational([[1.0, 0.25]]), "crown")
-    assert lines.slope.tolist() == [[Fraction(1, 2), Fraction(1, 3)]]
-    assert lines.intercept.tolist() == [[Fraction(1, 2), Fraction(1, 6)]]
+    _, slope, intercept = relax(EXACT, rational([[-1.0, -0.5]]), rational([[1.0, 0.25]]), "crown")
+    assert slope.tolist() == [[Fraction(1, 2), Fraction(1, 3)]]
+    assert intercept.tolist() == [[Fraction(1, 2), Fraction(1, 6)]]
 
 
 @pytest.mark.parametrize("arithmetic", [FLOAT, EXACT])
 def test_stable_neurons_are_the_identity_or_zero(arithmetic: Arithmetic) -> None:
     low, high = arithmetic.array([[0.0, -1.0, 2.0, -2.0, 0.0]]), arithmetic.array([[1.0, 0.0, 3.0, -1.0, 0.0]])
     for kind in ("flat", "crown", "fastlin", "stored"):
-        lines = relax(arithmetic, low, high, kind)
-        assert lines.lower.astype(float).tolist() == lines.slope.astype(float).tolist() == [[1, 0, 1, 0, 1]]
-        assert not lines.intercept.any()
+        lower, slope, intercept = relax(arithmetic, low, high, kind, arithmetic.array(np.full((1, 5), 0.5)))
+        assert lower.astype(float).tolist() == slope.astype(float).tolist() == [[1, 0, 1, 0, 1]]
+        assert not intercept.any()
 
 
 def test_the_kinds_of_lines() -> None:
-    low, high = np.array([[-1.0, -1.0, -1.0]]), np.array([[1.0, 2.0, 0.5]])
-    third = 2 / 3
-    assert relax(FLOAT, low, high, "crown").lower.tolist() == [[0, 1, 0]]
-    assert relax(FLOAT, low, high, "fastlin").lower.tolist() == [[0.5, third, 0.5 / 1.5]]
-    assert (
-        relax(FLOAT, low, high, "stored").lower.tolist()
-        == relax(FLOAT, low, high, "flat").lower.tolist()
-        == [[0, 0, 0]]
+    low, high, alpha = np.array([[-1.0, -1.0, -1.0]]), np.array([[1.0, 2.0, 0.5]]), np.array([[0.0, 0.25, 1.0]])
+    lower, slope, intercept = (
+        {kind: relax(FLOAT, low, high, kind, alpha)[i].tolist() for kind in ("flat", "crown", "fastlin", "stored")}
+        for i in range(3)
     )
-    assert relax(FLOAT, low, high, "stored").slope.tolist() == [[0.5, third, 0.5 / 1.5]]
-    np.testing.assert_allclose(relax(FLOAT, low, high, "flat").intercept, high, rtol=1e-14)
-    assert not relax(FLOAT, low, high, "flat").slope.any()
+    line = [[0.5, 2 / 3, 0.5 / 1.5]]
+    assert lower == {"flat": [[0, 0, 0]], "crown": [[0, 1, 0]], "fastlin": line, "stored": alpha.tolist()}
+    assert slope == {"flat": [[0, 0, 0]], "crown": line, "fastlin": line, "stored": line}
+    np.testing.assert_allclose(intercept["flat"], high, rtol=1e-14)
+    np.testing.assert_allclose(intercept["crown"], line, rtol=1e-14)
 
 
-def rows_of(numbers: list[str], constants: list[str]) -> tuple[Property, Network, Network]:
+def rows_of(decimals: list[str], constants: list[str]) -> tuple[Property, Network, Network]:
     """Rows with decimals that float64 does not hold, on the outputs and inputs of the identity."""
     head = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 1))(assert (<= X_0 1.5))"
-    for number, constant in zip(numbers, constants, strict=True):
+    for number, constant in zip(decimals, constants, strict=True):
         head += f"(assert (<= (+ (* {number} Y_0) (* {number} X_0) {constant}) 0))"
     g = Graph((1, 1))
     g.add("Mul", "x", np.float32(-1.0))
@@ -296,25 +279,25 @@ def test_decimals_of_rows_are_paid_for() -> None:
     rng = np.random.default_rng(0)
     for _ in range(60):
         count = int(rng.integers(1, 40))
-        numbers = [f"{rng.uniform(0.05, 0.2):.25f}" for _ in range(count)]
+        decimals = [f"{rng.uniform(0.05, 0.2):.25f}" for _ in range(count)]
         constants = [f"{rng.choice([-1, 1]) * rng.uniform(0.05, 0.2):.25f}" for _ in range(count)]
-        problem, *networks = rows_of(numbers, constants)
+        problem, *networks = rows_of(decimals, constants)
         pi = rng.choice([1.0, 0.1, 1 / 3, 2.0**-53], size=(4, count))
         found = []
         for arithmetic, network in zip((FLOAT, EXACT), networks, strict=True):
             lower, upper = problem.boxes[0]
-            enclosure = Enclosure(network, arithmetic, lower[None], upper[None])
+            enclosure = Enclosure(network, lower[None], upper[None])
             enclosure.extend(0)
-            rows = Rows(problem, problem.regions[0], arithmetic)
-            found.append(rows.bound(enclosure, arithmetic.array(pi), Way(lambda _: None, {}, None)))  # type: ignore[arg-type]
+            rows = numbers(problem, problem.regions[0], arithmetic)
+            found.append(bound(enclosure, rows, arithmetic.array(pi), CROWN))
         assert all(Fraction(a) <= b for a, b in zip(*found, strict=True))
         assert all(float(b) - a < 1e-12 for a, b in zip(*found, strict=True))
 
 
 def test_a_row_beyond_the_limit_is_refused() -> None:
     problem, *_ = rows_of(["1" + "0" * 80], ["0"])
-    with pytest.raises(InvalidError, match="beyond"):
-        Rows(problem, problem.regions[0], FLOAT)
+    with pytest.raises(CheckError, match="beyond"):
+        numbers(problem, problem.regions[0], FLOAT)
 
 
 @pytest.mark.parametrize("name", ["summed", "joined", "rectified", "picked"])
@@ -327,16 +310,13 @@ def test_several_boxes_at_once_give_the_bounds_of_each(name: str) -> None:
         network = read_network(content, inputs, FLOAT)
         which = np.array([2, 0, 1, 0])
         start = rng.normal(size=(4, network.sizes[network.output]))
-        several = Enclosure(network, FLOAT, lows, highs)
+        several = Enclosure(network, lows, highs)
         several.extend(len(network.layers))
-        made = several.layers
-        way = Way(lambda k, made=made: relax(FLOAT, *made[k], "crown"), {}, which)  # type: ignore[misc]
-        found = several.backward({network.output: start}, np.zeros(4), np.zeros(4), way)
+        found = several.backward({network.output: start}, np.zeros(4), np.zeros(4), Way("crown", which=which))
         for r, box in enumerate(which):
-            alone = Enclosure(network, FLOAT, lows[[box]], highs[[box]])
+            alone = Enclosure(network, lows[[box]], highs[[box]])
             alone.extend(len(network.layers))
-            way = Way(lambda k, alone=alone: relax(FLOAT, *alone.layers[k], "crown"), {}, None)  # type: ignore[misc]
-            expected = alone.backward({network.output: start[[r]]}, np.zeros(1), np.zeros(1), way)
+            expected = alone.backward({network.output: start[[r]]}, np.zeros(1), np.zeros(1), CROWN)
             assert found[r] == pytest.approx(expected[0], rel=1e-12, abs=1e-12)
 
 
@@ -346,7 +326,7 @@ def test_the_roundings_of_a_batch_norm_are_paid_for() -> None:
     n, rng = 40, np.random.default_rng(0)
     for seed in range(20):
         g = Graph((1, 1), dtype=np.float64)
-        wide = g.add("Reshape", g.add("Gather", "x", [0] * n, axis=1), [1, n, 1])
+        wide = g.add("Reshape", repeated(g, "x", n), [1, n, 1])
         variance = np.full(n, rng.choice([2.0, 3.0, 0.7, rng.uniform(0.1, 9)]))
         gamma = np.full(n, rng.choice([1.0, -1.0, 3.0]))
         normed = g.add("BatchNormalization", wide, gamma, np.zeros(n), np.zeros(n), variance, epsilon=1e-5)
@@ -354,13 +334,12 @@ def test_the_roundings_of_a_batch_norm_are_paid_for() -> None:
         network = read_network(g.bytes(), 1, FLOAT)
         spread = Decimal(float(np.float32(1e-5))) + Decimal(float(variance[0]))
         truth = Fraction(Decimal(float(gamma[0])) / spread.sqrt()) * n
-        enclosure = Enclosure(network, FLOAT, np.ones((1, 1)), np.ones((1, 1)))
+        enclosure = Enclosure(network, np.ones((1, 1)), np.ones((1, 1)))
         enclosure.extend(0)
         assert Fraction(enclosure.low[-1][0, 0]) <= truth <= Fraction(enclosure.high[-1][0, 0]), seed
         for sign in (1, -1):
             zero = np.zeros(1)
-            way = Way(lambda _: None, {}, None)  # type: ignore[arg-type, return-value]
-            value = enclosure.backward({network.output: np.array([[float(sign)]])}, zero, zero, way)
+            value = enclosure.backward({network.output: np.array([[float(sign)]])}, zero, zero, CROWN)
             assert Fraction(value[0]) <= sign * truth
 
 
@@ -376,9 +355,8 @@ def not_above(
 ) -> Fraction:
     """The float64 bound is not above the exact one; returns how far it is below."""
     row, output = np.atleast_2d(np.asarray(start, dtype=float)), rounded.network.output
-    ways = [Way(lambda k, e=e: relax(e.arithmetic, *e.layers[k], lines), {}, None) for e in (rounded, exact)]  # type: ignore[misc]
-    value = rounded.backward({output: row}, np.array([constant]), np.zeros(1), ways[0])[0]
-    truth = exact.backward({output: rational(row)}, rational([constant]), rational([0.0]), ways[1])[0]
+    value = rounded.backward({output: row}, np.array([constant]), np.zeros(1), Way(lines))[0]
+    truth = exact.backward({output: rational(row)}, rational([constant]), rational([0.0]), Way(lines))[0]
     assert Fraction(value) <= truth
     return truth - Fraction(value)
 
@@ -387,10 +365,9 @@ def test_given_errors_are_subtracted() -> None:
     graph = Graph((1, 1))
     graph.add("Mul", "x", np.float32(2))
     rounded, exact = bounded(graph, 1.0, 2.0)
-    way = Way(lambda _: None, {}, None)  # type: ignore[arg-type, return-value]
     start, error = np.ones((1, 1)), np.array([0.5])
-    assert rounded.backward({1: start}, np.zeros(1), error, way)[0] == pytest.approx(1.5, abs=0.01)
-    assert exact.backward({1: rational(start)}, rational([0.0]), rational(error), way)[0] == Fraction(3, 2)
+    assert rounded.backward({1: start}, np.zeros(1), error, CROWN)[0] == pytest.approx(1.5, abs=0.01)
+    assert exact.backward({1: rational(start)}, rational([0.0]), rational(error), CROWN)[0] == Fraction(3, 2)
 
 
 def test_intervals_are_tight() -> None:
@@ -399,7 +376,7 @@ def test_intervals_are_tight() -> None:
     x = graph.add("Relu", graph.add("Gemm", "x", np.array([[1.0, -1.0], [2.0, 1.0]]), np.array([0.5, -3.0])))
     graph.add("Sub", graph.add("Gather", x, [1, 0], axis=1), x)
     low, high = np.array([[-1.0, 0.0]]), np.array([[1.0, 2.0]])
-    rounded, exact = (Enclosure(read_network(graph.bytes(), 2, a), a, low, high) for a in (FLOAT, EXACT))
+    rounded, exact = (Enclosure(read_network(graph.bytes(), 2, a), low, high) for a in (FLOAT, EXACT))
     rounded.extend(1)
     exact.extend(1)
     before = exact.network.reads[exact.network.layers[0]][0]
@@ -423,8 +400,8 @@ def test_long_sums_forward() -> None:
         graph = Graph((1, n + 1), dtype=np.float64)
         graph.add("MatMul", "x", row[:, None])
         bounded_by_exact(*bounded(graph, np.ones(n + 1), np.ones(n + 1)))
-        graph = Graph((1, n + 1, 1), dtype=np.float64)
-        graph.add("Conv", "x", row[None, :, None])
+        graph = Graph((1, n + 1, 1, 1), dtype=np.float64)
+        graph.add("Conv", "x", row[None, :, None, None])
         bounded_by_exact(*bounded(graph, np.ones(n + 1), np.ones(n + 1)))
 
 
@@ -467,7 +444,7 @@ def test_repeated_entries_are_added_up() -> None:
     """An entry that is read 2000 times, by coefficients of which all but one are tiny."""
     n = 2000
     graph = Graph((1, 1), dtype=np.float64)
-    graph.add("Gather", "x", [0] * n, axis=1)
+    repeated(graph, "x", n)
     rounded, exact = bounded(graph, 1.0, 1.0)
     for tiny in (HALF * 0.9, -HALF * 0.9):
         start = np.full(n, tiny)
@@ -485,11 +462,7 @@ def test_a_split_counts_where_no_coefficient_arrives() -> None:
     graph.add("MatMul", x, np.array([[1.0], [0.0]]))
     for enclosure in bounded(graph, [1.0, -1.0], [2.0, 3.0]):
         ar = enclosure.arithmetic
-        way = Way(
-            lambda k, e=enclosure: relax(e.arithmetic, *e.layers[k], "crown"),  # type: ignore[misc]
-            {0: Splits(np.array([0]), np.array([1]), np.array([1]), ar.array([2.0]))},
-            None,
-        )
+        way = Way("crown", sign=np.array([[0, 1]]), beta=ar.array([[0.0, 2.0]]))
         value = enclosure.backward({0: ar.array([[1.0, 0.0]])}, ar.zeros(1), ar.zeros(1), way)
         assert float(value[0]) == pytest.approx(1 - 2 * 3)
 
@@ -506,7 +479,7 @@ def test_decimals_of_rows_that_cancel_are_paid_for() -> None:
     for enclosure in bounded(graph, 1.0, 1.0):
         ar = enclosure.arithmetic
         pi = ar.array(np.ones((1, 1500)))
-        found.append(Rows(problem, problem.regions[0], ar).bound(enclosure, pi, NO_LINES)[0])
+        found.append(bound(enclosure, numbers(problem, problem.regions[0], ar), pi, CROWN)[0])
     assert Fraction(found[0]) <= found[1]
     # 1500 · (0.1 · 1.5 + 1) is the sum of all magnitudes, with and without the first part
     assert found[1] - Fraction(found[0]) > 1500 * Fraction(1500 * 1.1) * Fraction(2) ** -53
@@ -528,7 +501,7 @@ def test_decimals_of_constants_are_paid_for() -> None:
     for enclosure in bounded(graph, 0.0, 0.0):
         ar = enclosure.arithmetic
         pi = ar.array(np.ones((1, len(problem.regions[0].rows))))
-        found.append(Rows(problem, problem.regions[0], ar).bound(enclosure, pi, Way(lambda _: None, {}, None))[0])  # type: ignore[arg-type, return-value]
+        found.append(bound(enclosure, numbers(problem, problem.regions[0], ar), pi, CROWN)[0])
     assert Fraction(found[0]) <= found[1]
     assert found[1] - Fraction(found[0]) > 1000 * found[1] * Fraction(2) ** -53
 
@@ -538,7 +511,7 @@ def test_new_bounds_tighten_what_comes_after() -> None:
     graph = Graph((1, 1))
     x = graph.add("Relu", graph.add("Mul", "x", np.float32(2)))
     graph.add("Relu", graph.add("Sub", x, np.float32(1)))
-    enclosure = Enclosure(read_network(graph.bytes(), 1, EXACT), EXACT, -np.ones((1, 1)), np.ones((1, 1)))
+    enclosure = Enclosure(read_network(graph.bytes(), 1, EXACT), -np.ones((1, 1)), np.ones((1, 1)))
     enclosure.extend(2)
     assert [[float(end[0, 0]) for end in layer] for layer in enclosure.layers] == [[-2, 2], [-1, 1]]
     enclosure.learn(1, rational([[-0.5]]), rational([[1.0]]))

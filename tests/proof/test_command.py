@@ -42,3 +42,15 @@ def test_a_network_that_the_checker_does_not_read_is_refused_first(tmp_path: Pat
     assert done.stderr.startswith("surebound: there are no proofs for '") and done.stderr.count("\n") == 1
     assert "; expected a network that surebound check reads" in done.stderr
     assert run("verify", tmp_path / "parts.onnx", problem).stdout == "unsat\n"
+
+
+def test_a_property_that_the_checker_does_not_read_is_refused_first(tmp_path: Path) -> None:
+    net, proof, file = write(small_digits(), tmp_path), tmp_path / "proof", tmp_path / "second.vnnlib"
+    bounds = "".join(f"(assert (<= X[0,{i}] 0.5))(assert (>= X[0,{i}] 0.5))" for i in range(64))
+    head = "(declare-network N (declare-input X float32 [1,64])(declare-output Y float32 [1,10]))"
+    file.write_text(f"(vnnlib-version <2.0>){head}{bounds}(assert (<= Y[0,0] -1e6))")
+    done = run("verify", net, file, "--proof", proof)
+    assert (done.returncode, done.stdout) == (2, "") and not proof.exists()
+    assert done.stderr.startswith("surebound: there are no proofs for '") and done.stderr.count("\n") == 1
+    assert "expected a command of VNN-LIB 1.0" in done.stderr
+    assert run("verify", net, file).stdout == "unsat\n"

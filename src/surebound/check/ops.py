@@ -1,6 +1,6 @@
 """Affine operations z = A a + b: what A and |A| do to points, and what Aᵀ does to coefficients.
 
-The leading axis is a batch. `terms` bounds how many roundings an entry of A a passes through, `back` an entry of Aᵀ λ:
+Arrays are (batch, numbers). `terms` bounds how many roundings an entry of A a passes through, `back` an entry of Aᵀ λ:
 the length of its sum, and what the entries of A carry if they were computed; 0 if nothing is computed.
 """
 
@@ -13,29 +13,26 @@ import numpy as np
 from surebound.check.arithmetic import Array
 
 Shape = tuple[int, ...]
+Pair = tuple[int, int]
 
 
 class Op:
-    """Base of all nodes: reads arrays of the shapes `sources`, returns one of `shape`."""
+    """A node of so many numbers. The input is a plain one."""
 
-    moves = False  # whether each entry of z is an entry of an a, or zero: nothing is computed
+    moves = False  # whether each entry of A a is an entry of an a, or zero: nothing is computed
 
-    def __init__(self, shape: Shape, sources: Sequence[Shape], terms: int = 0, back: int = 0) -> None:
-        self.shape, self.sources, self.terms, self.back = shape, tuple(sources), terms, back
-        self.bias: Array | None = None  # (elements,)
-        self.room = prod(shape)  # numbers that the adjoint of one g takes
+    def __init__(self, size: int, terms: int = 0, back: int = 0) -> None:
+        self.size, self.terms, self.back = size, terms, back
+        self.bias: Array = np.zeros(0)  # b, once the operation is part of a network
+        self.room = size  # numbers that the adjoint of one g takes
 
     def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
-        """A a, or |A| a. # (batch, *source) … -> (batch, *shape)"""
+        """A a, or |A| a, of all that is read."""
         raise NotImplementedError
 
     def adjoint(self, g: Array) -> list[Array]:
-        """Aᵀ g, one for each a. # (batch, *shape) -> (batch, *source) …"""
+        """Aᵀ g, one for each a."""
         raise NotImplementedError
-
-
-class Input(Op):
-    """The network's input."""
 
 
 class Relu(Op):
@@ -43,125 +40,83 @@ class Relu(Op):
 
 
 class Linear(Op):
-    """x Wᵀ on the last axis. # weight (out, in)"""
+    """a W on the last of two axes. # weight (in, out)"""
 
-    def __init__(self, lead: Shape, weight: Array) -> None:
-        super().__init__((*lead, weight.shape[0]), [(*lead, weight.shape[1])], weight.shape[1], weight.shape[0])
+    def __init__(self, rows: int, weight: Array) -> None:
+        super().__init__(rows * weight.shape[1], weight.shape[0], weight.shape[1])
         self.weight = weight
 
     def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
-        return np.asarray(xs[0] @ (abs(self.weight) if absolute else self.weight).T)
+        weight = abs(self.weight) if absolute else self.weight
+        return np.asarray((xs[0].reshape(-1, len(weight)) @ weight).reshape(len(xs[0]), -1))
 
     def adjoint(self, g: Array) -> list[Array]:
-        return [g @ self.weight]
+        return [(g.reshape(-1, self.weight.shape[1]) @ self.weight.T).reshape(len(g), -1)]
 
 
 class Conv(Op):
     """A convolution of (channels, height, width). # weight (out, in / groups, kh, kw); a pair of pads for each axis"""
 
-    def __init__(
-        self, source: Shape, weight: Array, stride: Shape, pads: list[tuple[int, int]], dilation: Shape, groups: int
-    ) -> None:
-        self.weight, self.groups, self.pads, self.stride, self.dilation = weight, groups, pads, stride, dilation
+    def __init__(self, source: Shape, weight: Array, stride: Shape, pads: Sequence[Pair], groups: int) -> None:
+        self.source, self.kernel, self.stride, self.pads = source, weight.shape[2:], stride, pads
         self.padded = tuple(n + sum(p) for n, p in zip(source[1:], pads, strict=True))
-        axes = zip(self.padded, weight.shape[2:], stride, dilation, strict=True)
-        self.places = tuple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes)
-        kernel = prod(weight.shape[2:])
-        terms, back = weight.shape[1] * kernel, len(weight) // groups * kernel
-        super().__init__((len(weight), *self.places), [source], terms, back)
-        self.room = source[0] * kernel * prod(self.places)
+        self.places = tuple((n - k) // s + 1 for n, k, s in zip(self.padded, self.kernel, stride, strict=True))
+        self.matrix = weight.reshape(groups, len(weight) // groups, -1)
+        terms, back = self.matrix.shape[2], self.matrix.shape[1] * prod(self.kernel)
+        super().__init__(len(weight) * prod(self.places), terms, back)
+        self.room = source[0] * prod(self.kernel) * prod(self.places)
 
-    def _windows(self, *ranges: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
+    def _windows(self, *ranges: Pair) -> Iterator[tuple[Any, ...]]:
         """Where each entry of the kernel reads the padded image, for ranges of places."""
-        for offset in np.ndindex(self.weight.shape[2:]):
-            axes = zip(offset, self.dilation, self.stride, ranges, strict=True)
-            yield (..., *(slice(i * d + s * a, i * d + s * (b - 1) + 1, s) for i, d, s, (a, b) in axes))
+        for offset in np.ndindex(self.kernel):
+            axes = zip(offset, self.stride, ranges, strict=True)
+            yield (..., *(slice(i + s * a, i + s * (b - 1) + 1, s) for i, s, (a, b) in axes))
 
     def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
-        weight, batch = abs(self.weight) if absolute else self.weight, len(xs[0])
-        x = np.pad(xs[0], [(0, 0), (0, 0), *self.pads])
+        batch, matrix = len(xs[0]), abs(self.matrix) if absolute else self.matrix
+        x = np.pad(xs[0].reshape(batch, *self.source), [(0, 0), (0, 0), *self.pads])
         columns = np.stack([x[window] for window in self._windows(*((0, n) for n in self.places))], 2)
-        matrix = weight.reshape(self.groups, len(weight) // self.groups, -1)
-        product = matrix @ columns.reshape(batch, self.groups, -1, prod(self.places))
-        return np.asarray(product.reshape(batch, *self.shape))
+        return np.asarray((matrix @ columns.reshape(batch, len(matrix), -1, prod(self.places))).reshape(batch, -1))
 
     def adjoint(self, g: Array) -> list[Array]:
-        batch, (channels, height, width) = len(g), self.sources[0]
-        g = g.reshape(batch, len(self.weight), *self.places)
+        batch, (channels, height, width) = len(g), self.source
+        g = g.reshape(batch, -1, *self.places)
         live = np.asarray(g.any((0, 1)))  # a claim on one neuron reads a part of the image: the rest is zero
-        (a, b), (c, d) = (np.flatnonzero(live.any(axis))[[0, -1]] if live.any() else (0, 0) for axis in (1, 0))
-        matrix = self.weight.reshape(self.groups, len(self.weight) // self.groups, -1).swapaxes(1, 2)
-        columns = matrix @ g[:, :, a : b + 1, c : d + 1].reshape(batch, self.groups, -1, (b + 1 - a) * (d + 1 - c))
-        columns = columns.reshape(batch, channels, -1, b + 1 - a, d + 1 - c)
+        (a, b), (c, d) = (np.flatnonzero(live.any(axis))[[0, -1]] + (0, 1) if live.any() else (0, 1) for axis in (1, 0))
+        g = g[:, :, a:b, c:d].reshape(batch, len(self.matrix), -1, (b - a) * (d - c))
+        columns = (self.matrix.swapaxes(1, 2) @ g).reshape(batch, channels, -1, b - a, d - c)
         x = np.zeros((batch, channels, *self.padded), dtype=g.dtype)
-        for k, window in enumerate(self._windows((a, b + 1), (c, d + 1))):
+        for k, window in enumerate(self._windows((a, b), (c, d))):
             x[window] += columns[:, :, k]
         top, left = (before for before, _ in self.pads)
-        return [x[:, :, top : top + height, left : left + width]]
+        return [x[:, :, top : top + height, left : left + width].reshape(batch, -1)]
 
 
-class Scale(Op):
-    """w ⊙ x, with a w that carries some roundings."""
+class Mix(Op):
+    """Σ wᵢ ⊙ a[indexᵢ], of the a's one after the other and a 0 at the end, which an index of −1 stands for.
 
-    def __init__(self, weight: Array, roundings: int) -> None:
-        super().__init__(weight.shape, [weight.shape], 1 + roundings, 1 + roundings)
-        self.weight = weight
+    Each wᵢ is 1, −1, or an array, whose entries carry some roundings.
+    """
 
-    def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
-        return np.asarray(xs[0] * (abs(self.weight) if absolute else self.weight))
-
-    def adjoint(self, g: Array) -> list[Array]:
-        return [g * self.weight]
-
-
-class Sum(Op):
-    """Σ ± xᵢ."""
-
-    def __init__(self, shape: Shape, signs: Sequence[int]) -> None:
-        super().__init__(shape, [shape] * len(signs), len(signs))
-        self.signs = signs
+    def __init__(self, sizes: Sequence[int], indices: Sequence[Array], weights: Sequence[Any], roundings: int) -> None:
+        used = np.concatenate(indices)
+        often = int(np.bincount(used[used >= 0], minlength=1).max())  # an entry of an a is read
+        plain = all(isinstance(w, int) for w in weights)
+        back = 0 if plain and often == 1 else often + roundings
+        super().__init__(len(indices[0]), len(weights) + roundings, back)
+        self.moves, self.repeats = plain and list(weights) == [1], often > 1
+        self.ends, self.indices, self.weights = np.cumsum(sizes), indices, weights
 
     def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
-        total = xs[0] if absolute or self.signs[0] > 0 else -xs[0]
-        for x, sign in zip(xs[1:], self.signs[1:], strict=True):
-            total = total + x if absolute or sign > 0 else total - x
-        return total
+        joined = np.concatenate([*xs, 0 * xs[0][:, :1]], 1)
+        parts = zip(self.weights, self.indices, strict=True)
+        return np.asarray(sum((abs(w) if absolute else w) * joined[:, index] for w, index in parts))
 
     def adjoint(self, g: Array) -> list[Array]:
-        return [g if sign > 0 else -g for sign in self.signs]
-
-
-class Pick(Op):
-    """Entries of the a's, flattened and joined: z[i] = a[index[i]], and 0 where index[i] is −1."""
-
-    moves = True
-
-    def __init__(self, index: Array, sources: Sequence[Shape]) -> None:
-        self.index, self.ends = index.reshape(-1), np.cumsum([prod(s) for s in sources])
-        often = int(np.bincount(self.index[self.index >= 0], minlength=1).max())
-        super().__init__(index.shape, sources, back=often if often > 1 else 0)
-        used = np.flatnonzero(self.index >= 0)
-        self.inverse = np.full(int(self.ends[-1]), -1, dtype=np.int64)
-        self.inverse[self.index[used]] = used
-
-    def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
-        flat = np.concatenate([x.reshape(len(x), -1) for x in xs], 1)
-        return _taken(flat, self.index).reshape(len(flat), *self.shape)
-
-    def adjoint(self, g: Array) -> list[Array]:
-        g = g.reshape(len(g), -1)
-        if self.back:  # an entry that is read several times
-            used = self.index >= 0
-            x = np.zeros((int(self.ends[-1]), len(g)), dtype=g.dtype)
-            np.add.at(x, self.index[used], g.T[used])
-            x = x.T
-        else:
-            x = _taken(g, self.inverse)
-        parts = np.split(x, self.ends[:-1], axis=1)
-        return [p.reshape(len(g), *shape) for p, shape in zip(parts, self.sources, strict=True)]
-
-
-def _taken(x: Array, index: Array) -> Array:
-    y = x[:, np.maximum(index, 0)]
-    y[:, index < 0] = 0
-    return y
+        x = np.zeros((len(g), self.ends[-1] + 1), dtype=g.dtype)
+        for w, index in zip(self.weights, self.indices, strict=True):
+            if self.repeats:
+                np.add.at(x.T, index, (g * w).T)
+            else:
+                x[:, index] = g * w
+        return np.split(x[:, :-1], self.ends[:-1], axis=1)

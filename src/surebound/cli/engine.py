@@ -2,6 +2,7 @@
 
 import json
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from typing import Any
 
 from surebound.cli.arguments import count
@@ -11,9 +12,9 @@ from surebound.work import Engine, choose
 WORKERS = "processes with one thread each (default: none but this one, with all threads)"
 
 
-def add_engine(parser: ArgumentParser, workers: str = WORKERS) -> None:
+def add_engine(parser: ArgumentParser, workers: str = WORKERS, kind: Callable[[str], int | str] = count) -> None:
     """--workers, --cluster and --resources."""
-    parser.add_argument("--workers", type=count, metavar="N", help=workers)
+    parser.add_argument("--workers", type=kind, metavar="N", help=workers)
     parser.add_argument(
         "--cluster",
         metavar="ADDRESS",
@@ -43,11 +44,16 @@ def resources(text: str) -> dict[str, Any]:
     return found
 
 
-def chosen_engine(args: Namespace) -> Engine:
-    """The engine that was asked for. Raise UsageError where options contradict each other."""
+def check_engine(args: Namespace) -> None:
+    """Raise UsageError where options contradict each other."""
     for option in ("workers", "cluster"):
         if args.threads is not None and getattr(args, option) not in (None, 1):
             raise UsageError(f"--threads beside --{option}: each worker has one thread; expected one of the two")
+
+
+def chosen_engine(args: Namespace) -> Engine:
+    """The engine that was asked for. Raise UsageError where options contradict each other."""
+    check_engine(args)
     return choose(workers=args.workers, cluster=args.cluster, resources=args.resources)
 
 

@@ -1,4 +1,4 @@
-"""Whether there can be proofs about a network at all: asked before any work is done."""
+"""Whether there can be proofs about a network and a property at all: asked before any work is done."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ from surebound.check import CheckError
 from surebound.check.arithmetic import Arithmetic
 from surebound.check.file import read_bytes
 from surebound.check.network import read_network
+from surebound.check.vnnlib import read_property
 from surebound.errors import UsageError, one_line
 from surebound.network.graph import Network
 
@@ -20,3 +21,13 @@ def expect_checkable(file: Path, network: Network) -> None:
         ) from error
     if found != list(network.widths):
         raise UsageError(f"there are no proofs for '{file}': its ReLUs are counted in two ways")
+
+
+def expect_checkable_property(file: Path) -> None:
+    """Raise UsageError unless the checker reads the property in a file."""
+    try:
+        read_property(read_bytes(file))
+    except CheckError as error:
+        raise UsageError(
+            f"there are no proofs for '{file}': {one_line(error)}; expected a property that surebound check reads"
+        ) from error

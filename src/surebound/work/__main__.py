@@ -91,7 +91,7 @@ def main() -> None:
 
     def send(news: News[Any], *, over: bool = False) -> None:
         with suppress(BrokenPipeError):  # nobody listens any more, which the reader notices, too
-            connection.send((news, over))
+            connection.send_bytes(pickle.dumps((news, over)))  # not `send`, which torch has share memory
 
     for number, task in orders:
         send(Began(number))

@@ -117,7 +117,7 @@ class ProcessPool(Generic[Task, Result]):
     def _hear(self, worker: _Worker[Task]) -> News[Result] | None:
         """What a worker says, or that it is dead."""
         try:
-            news, over = worker.connection.recv()
+            news, over = pickle.loads(worker.connection.recv_bytes())
         except (EOFError, OSError):
             self._workers.remove(worker)
             worker.connection.close()

@@ -72,7 +72,7 @@ def test_workers_come_to_the_same(folder: Path, tmp_path: Path, capsys: pytest.C
     for options in (["--threads", "1"], ["--workers", "2"]):
         report = tmp_path / "report.json"
         arguments = ["attack", str(folder / "run"), *DIGITS, "--eps", "0.05", "--json", str(report), *options]
-        assert main([*arguments, "--steps", "3", "--first", "170"]) == 0
+        assert main([*arguments, "--steps", "3", "--first", "170", "--quiet"]) == 0
         records.append(json.loads(report.read_text()))
     assert capsys.readouterr().err == ""
     assert len(records[0]["attacked"]) > 5

@@ -1,14 +1,15 @@
 """Proofs of certified images: accepted, brought back where they are lost, and no result where they are refused."""
 
 import json
+import pickle
 import sqlite3
 import zipfile
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from certifying import EPS, take_digits
+from certifying import DIGITS, EPS, take_digits
 from classifiers import small_digits, write
 from commands import surebound as run
 
@@ -17,10 +18,14 @@ from surebound.check import CheckError, Result, check
 from surebound.errors import UsageError
 from surebound.evaluate import proofs
 from surebound.evaluate.certify import Certification
+from surebound.evaluate.certify import certify as certify_task
 from surebound.evaluate.evidence import Evidence, Proofs
 from surebound.evaluate.store import Store
+from surebound.evaluate.task import Task
+from surebound.evaluate.worker import CertifySetup
 from surebound.load.vnnlib import read_property
 from surebound.proof import checkable
+from surebound.work.inline import InlinePool
 
 pytestmark = pytest.mark.slow
 IMAGES = (*range(30), 36, 49)  # the last two need a search
@@ -82,6 +87,28 @@ def test_rows_are_those_of_a_run_without_proofs(net: Path, tmp_path: Path, done:
 def test_workers_write_the_same_files(net: Path, tmp_path: Path, done: tuple[Path, Certification]) -> None:
     images = [0, 1, 3, 36, 49]
     result = certify(net, tmp_path, images=images, workers=2, check_proofs=True)
+    assert result.proofs.accepted == 5
+    for row in result.rows:
+        for name in (f"image-{row.image}.vnnlib.gz", f"image-{row.image}.proof"):
+            assert (tmp_path / "proofs" / name).read_bytes() == (done[0] / name).read_bytes()
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """An engine whose only worker is on another machine: all that it knows was pickled."""
+
+    remote: bool = True
+
+    def open(self, setup: CertifySetup) -> InlinePool[Any, Any]:
+        travelled: CertifySetup = pickle.loads(pickle.dumps(setup))
+        return InlinePool(travelled)
+
+
+def test_other_machines_send_the_same_files(net: Path, tmp_path: Path, done: tuple[Path, Certification]) -> None:
+    task = Task(
+        model=net, dataset=DIGITS, eps=EPS, images=[0, 1, 3, 36, 49], proofs=tmp_path / "proofs", check_proofs=True
+    )
+    result = certify_task(task, tmp_path / "s.sqlite", engine=_Elsewhere())
     assert result.proofs.accepted == 5
     for row in result.rows:
         for name in (f"image-{row.image}.vnnlib.gz", f"image-{row.image}.proof"):

@@ -21,7 +21,7 @@ from typing import Any, Generic, final
 from uuid import uuid4
 
 from surebound import interrupts
-from surebound.errors import SureboundError, UsageError, one_line
+from surebound.errors import ResourceError, SureboundError, UsageError, one_line
 from surebound.version import __version__
 from surebound.work.remote import perform, wish
 from surebound.work.task import Began, Lost, News, Raised, Result, Setup, Task, Word
@@ -59,14 +59,17 @@ class ClusterPool(Generic[Task, Result]):
         if engine.address != "auto":
             _expect_answer(engine.address)
         self._ours = not self._ray.is_initialized()
+        address = _here() if self._ours and engine.address == "auto" else engine.address
         if self._ours:
-            _connect(self._ray, _here() if engine.address == "auto" else engine.address)
+            _connect(self._ray, address)
         self._needs = {"num_cpus": 1, **engine.resources}
         self._running: dict[Any, tuple[int, float]] = {}  # the stream of each task, its number and grace
         self._size = (-_FRESH, 1)  # when it was asked for, and the answer
         try:
             _check_version(self._ray, engine.address)
             self._perform = _task(self._ray, self._needs)
+            if address == "local" and not self._fit():  # and no machine will join
+                raise UsageError(f"--resources ask for {self._needs}, which this machine does not have")
             self._setup = self._ray.put(pickle.dumps(setup))
         except BaseException:
             self.__exit__()
@@ -78,13 +81,17 @@ class ClusterPool(Generic[Task, Result]):
         """As many tasks as fit the cluster now, and a few more, so that none of its workers has to wait for us."""
         asked, slots = self._size
         if time.monotonic() - asked > _FRESH:
-            there = self._ray.cluster_resources()
-            wanted = {_UNITS[name]: self._needs[name] for name in _UNITS if self._needs.get(name)}
-            wanted |= self._needs.get("resources") or {}
-            fit = min((int(there.get(name, 0) / amount) for name, amount in wanted.items() if amount), default=1)
+            fit = self._fit()
             slots = fit + max(1, fit // 4)
             self._size = time.monotonic(), slots
         return slots
+
+    def _fit(self) -> int:
+        """How many tasks the cluster has room for, as it is now."""
+        there = self._ray.cluster_resources()
+        wanted = {_UNITS[name]: self._needs[name] for name in _UNITS if self._needs.get(name)}
+        wanted |= self._needs.get("resources") or {}
+        return min((int(there.get(name, 0) / amount) for name, amount in wanted.items() if amount), default=1)
 
     def begin(self, number: int, task: Task, grace: float) -> None:
         threads = max(1, int(self._needs["num_cpus"]))
@@ -97,11 +104,13 @@ class ClusterPool(Generic[Task, Result]):
                 _wish(wish(self._key, number))
 
     def wait(self, seconds: float | None) -> Sequence[News[Result]]:
-        streams = list(self._running)
-        if self._ray.wait(streams, num_returns=1, timeout=seconds, fetch_local=False)[0]:
-            ready, _ = self._ray.wait(streams, num_returns=len(streams), timeout=0, fetch_local=False)
-            return [self._next(stream) for stream in ready]
-        return []
+        streams, ready = list(self._running), []
+        try:
+            if self._ray.wait(streams, num_returns=1, timeout=seconds, fetch_local=False)[0]:
+                ready, _ = self._ray.wait(streams, num_returns=len(streams), timeout=0, fetch_local=False)
+        except self._ray.exceptions.RayError as error:
+            raise ResourceError(f"the cluster was lost ({one_line(error)}); what is done is kept") from error
+        return [self._next(stream) for stream in ready]
 
     def _next(self, stream: Any) -> News[Result]:
         """What a task says, or how it was lost."""

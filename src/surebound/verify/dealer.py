@@ -1,9 +1,9 @@
 """One tree on many workers: open nodes go out in pieces, and what is left of a piece comes back into the queue.
 
-Pieces are short at first, so that all workers soon have some, and longer later. The queue keeps a share of the nodes
-for whoever is done next; when it is empty and a worker idle, a piece under way is asked to end, and its nodes are dealt
-anew. A piece whose worker died is dealt again. The tree is proved when nothing is in the queue, nothing on the books,
-and nothing undecided.
+Until the first worker is ready, which takes a second or more, the tree grows here. Pieces are short at first, so that
+all workers soon have some, and longer later. The queue keeps a share of the nodes for whoever is done next; when it is
+empty and a worker idle, a piece under way is asked to end, and its nodes are dealt anew. A piece whose worker died is
+dealt again. The tree is proved when nothing is in the queue, nothing on the books, and nothing undecided.
 """
 
 import math
@@ -43,7 +43,7 @@ class Dealer:
         self._steps: dict[int, Step] = {}  # how far pieces are
         self._asked: set[int] = set()  # pieces that are to end
         self._events: Iterator[Event[Piece, Answer] | None] = iter(())
-        self._begun = time.monotonic()
+        self._begun, self._ready = time.monotonic(), False  # whether any of the workers is
 
     def grow(self, pause: Pause | None = None) -> str | None:
         """As `Tree.grow` does: until nothing is open, or a counterexample is found, or `pause` gives a reason."""
@@ -52,6 +52,8 @@ class Dealer:
             while tree.open and tree.found is None:
                 self._deal()
                 tree.clock.check()
+                if not self._ready and len(tree.queue):
+                    tree.grow(lambda _: "batch")
                 event = next(self._events, None)
                 if event is not None:
                     self.hear(event)
@@ -67,7 +69,7 @@ class Dealer:
         """Take note of what happened to a piece."""
         match event:
             case Said(task, Step() as step):
-                self._steps[task.number] = step
+                self._steps[task.number], self._ready = step, True
             case Said(_, Seen() as seen):
                 self._tree.found = self._tree.found or self._confirm(seen)
             case Done(_, answer):
@@ -77,7 +79,7 @@ class Dealer:
 
     def _settle(self, answer: Answer) -> None:
         """Take what is left of a piece into the tree."""
-        tree = self._tree
+        tree, self._ready = self._tree, True
         self._steps.pop(answer.number, None)
         self._asked.discard(answer.number)
         if answer.late:
@@ -101,13 +103,14 @@ class Dealer:
         self._book()
 
     def _book(self) -> None:
-        self._tree.dealt, self._tree.in_hand = self._ledger.nodes, self._ledger.lowest
+        self._tree.dealt, self._tree.lowest_dealt = self._ledger.nodes, self._ledger.lowest
 
     def _deal(self) -> None:
         """Give idle workers something to do."""
         tree, desk = self._tree, self._desk
         idle = self._pool.slots - len(desk.running) - len(desk.ready)
-        share = math.ceil(len(tree.queue) / max(self._pool.slots, 1))
+        most = math.ceil(len(tree.queue) / max(idle, 1))
+        share = max(math.ceil(len(tree.queue) / (self._pool.slots + 1)), min(tree.space.batch // 2, most))
         for _ in range(idle):
             if not len(tree.queue):
                 break

@@ -123,7 +123,7 @@ class Tree:
         self.space, self.queue, self.clock, self.try_points, self.sink = space, queue, clock, try_points, sink
         self.found: Counterexample | None = None
         self.subproblems = self.split = self.closed = self.undecided = self.numbers = 0
-        self.dealt = 0  # nodes that others are looking at
+        self.dealt, self.lowest_dealt = 0, float("inf")  # nodes that others look at, and the lowest of their bounds
         self.seconds = 0.0  # that it has grown for
         self.pace = Pace()
         self.in_hand = float("-inf")  # the lowest bound among the nodes that are out of the queue
@@ -171,7 +171,7 @@ class Tree:
     @property
     def frontier(self) -> float:
         """A lower bound of what is open."""
-        return min(self.queue.lowest, self.in_hand)
+        return min(self.queue.lowest, self.in_hand, self.lowest_dealt)
 
     @property
     def lowest(self) -> float:

@@ -61,6 +61,7 @@ class Searcher:
         tree = Tree(self._space, queue, self._clock, self._try_points, sink)
         tree.pace, tree.seconds = self._pace, self._seconds
         tree.resume(piece.nodes)
+        call.say(Step(0, len(piece.nodes)))
         try:
             tree.grow(_Until(piece, call, tree.seconds + piece.seconds))
             late = False
@@ -96,7 +97,7 @@ class _Until:
     """Ends a piece after its time, or when it has grown large, or when others are idle."""
 
     def __init__(self, piece: Piece, call: Call, end: float) -> None:
-        self._piece, self._call, self._end, self._next = piece, call, end, 0.0
+        self._piece, self._call, self._end, self._next = piece, call, end, time.monotonic() + _OFTEN
 
     def __call__(self, tree: Tree) -> str | None:
         if tree.seconds >= self._end or tree.subproblems >= self._piece.subproblems or self._call.stopping():

@@ -89,7 +89,6 @@ class Strategy:
     merging: float = 0.05  # of the nodes of a search that is written down are bounded again, to make one leaf of two
 
     # The search over inputs
-    slope_floor: float = 0.2  # of the steepest slope seen, which every input counts with in a split
     remembered: int = 4096  # neurons up to which a box keeps its layers' bounds for its parts
     box_elements: int = 2**19  # of the largest tensor in a batch of boxes, which then stays in the cache
 

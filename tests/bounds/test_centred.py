@@ -192,6 +192,7 @@ def linear_chain(rng: np.random.Generator, *sizes: float) -> Network:
 LINEAR: dict[str, tuple[Callable[[np.random.Generator], Network], float]] = {
     "cancelling": (cancelling, 1.0),
     "inexact weights": (lambda rng: linear_chain(rng, 1.0, 1.0, 1.0), 1e-3),
+    "generators underflow": (lambda rng: linear_chain(rng, 1e-25, 1e-25), 1.0),
     "coefficients underflow": (lambda rng: linear_chain(rng, 1e-25, 1e-25), 1e30),
     "weights underflow": (lambda rng: linear_chain(rng, 1.0, 1e-45), 1e30),
     "weights underflow to nothing": (lambda rng: linear_chain(rng, 1.0, 1e-60), 1e30),

@@ -9,8 +9,8 @@ import torch
 from one_by_one import add_one_by_one, losing
 from pushing import alone
 
-from surebound.bounds.rounding import U32
-from surebound.bounds.zonotope import Zonotope, relu, spread_of
+from surebound.bounds.rounding import FLUSHED, U32
+from surebound.bounds.zonotope import Zonotope, box_zonotope, relu, spread_of
 from surebound.network.build import Builder
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
@@ -22,17 +22,12 @@ def ends(low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor([[low]], dtype=torch.float64), torch.tensor([[high]], dtype=torch.float64)
 
 
-def test_the_radius_of_an_input_is_not_rounded_down() -> None:
-    network = Network((Node(Input((1,)), (), "x"), Node(Relu((1,)), (0,), "r")), 1)
-    low, high = alone(network, *ends(-HALF, HALF), 0)
-    assert float(low) <= -HALF < HALF <= float(high)
-
-
-def test_a_radius_that_float32_flushes_is_not_forgotten() -> None:
-    """1e-50 is 0 in float32, and ten times that is 1e-49."""
-    network = Network((Node(Input((1,)), (), "x"), Node(Relu((1,)), (0,), "r")), 1)
-    low, high = alone(network, *ends(-1e-50, 1e-50), 0)
-    assert float(low) <= -1e-50 < 1e-50 <= float(high)
+@pytest.mark.parametrize("radius", [HALF, 1e-40, 1e-50])
+def test_the_radius_of_an_input_is_not_rounded_down(radius: float) -> None:
+    """x = c + g ε ± e by itself, also where float32 has flushed g to zero."""
+    z, _ = box_zonotope(*ends(-radius, radius), torch.float32)
+    kept = 0 if radius < FLUSHED else Fraction(float(z.generators))
+    assert kept + Fraction(float(z.error)) >= Fraction(radius)
 
 
 def test_a_sum_of_generators_is_not_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,12 +88,11 @@ def test_the_rounding_of_a_slope_times_a_generator_is_paid_for() -> None:
 
 
 def test_products_of_slopes_that_underflow_are_paid_for() -> None:
-    """1e38 [x]₊ over [−1, 1e-39] reaches 0.1; in float32, λ g is nearly 0, and μ is too small for a symbol."""
-    build = Builder((1,))
-    network = build.build(build.relu(build.linear(build.relu(0), [[1e38]])))
-    low, high = alone(network, *ends(-1.0, 1e-39), network.before(1))
-    assert Fraction(float(high)) >= Fraction(1e38) * Fraction(1e-39)
-    assert float(low) <= 0.0
+    """A thousand generators whose products with λ = 2e-30 are below 2⁻¹²⁶, so that float32 may have flushed them."""
+    g, low, high = torch.full((1000, 1, 1), 5e-9), *ends(-1.0, 2e-30)
+    out = relu(Zonotope(0 * low, g, 0 * low, spread_of(g)), low, high, len(g))
+    assert FLUSHED > 2e-30 * 5e-9
+    assert float(out.error) >= 1000 * 2e-30 * 5e-9
 
 
 def test_the_upper_line_is_that_of_the_slope_in_float32() -> None:
@@ -122,14 +116,16 @@ def test_a_skip_beside_a_relu_shares_its_symbols() -> None:
 
 
 def test_symbols_of_two_layers_are_not_one() -> None:
-    """relu(x) of [−1, 1] and relu(y) of [−1, 1] vary by themselves: their difference reaches −1 and 1."""
+    """relu(x) − relu(y) − (x − y) / 2 = (|x| − |y|) / 2 over [−1, 1]² reaches ± ½; the lines' slopes are ½, too: all of
+    it is in the neurons' own symbols."""
     build = Builder((2,))
     first = build.relu(build.linear(0, [[1.0, 0.0]]))
     second = build.relu(build.linear(0, [[0.0, 1.0]]))
-    network = build.build(build.relu(build.sum(first, build.scale(second, -1.0))))
+    rest = build.linear(0, [[-0.5, 0.5]])
+    network = build.build(build.relu(build.sum(first, build.scale(second, -1.0), rest)))
     box = torch.full((1, 2), 1.0, dtype=torch.float64)
     low, high = alone(network, -box, box, network.before(2))
-    assert float(low) <= -1.0 < 1.0 <= float(high)
+    assert float(low) <= -0.5 < 0.5 <= float(high)
 
 
 def test_weights_of_the_first_layer(rng: np.random.Generator) -> None:

@@ -93,7 +93,7 @@ def box_zonotope(lower: Tensor, upper: Tensor, dtype: torch.dtype) -> tuple[Zono
     varying = torch.nonzero((lower < upper).flatten(1).any(0)).flatten()
     generators = torch.zeros(len(varying), *centre.flatten(1).shape, dtype=dtype)
     generators[torch.arange(len(varying)), :, varying] = radius.flatten(1)[:, varying].T.to(dtype)
-    generators = generators.reshape(-1, *centre.shape)
+    generators = generators.reshape(len(varying), *centre.shape)
     error = torch.zeros_like(centre) if dtype == centre.dtype else _GAMMA[dtype](1) * radius + _LOST[dtype]
     return Zonotope(centre, generators, error, spread_of(generators)), varying
 

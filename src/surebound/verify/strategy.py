@@ -72,6 +72,7 @@ class Strategy:
     from_minimisers: bool = False  # at the relaxations' minimisers, else anywhere in the box
     descents: float = 0.1  # of the search, for attacks on the folded network from the relaxations' minimisers
     points: int = 64  # looked at, of a batch
+    looks: float = 0.1  # of a search over inputs, for looking at them
 
     # A search that is slow
     patience: float = 10.0  # seconds that it may be expected to take before layers are bounded more tightly

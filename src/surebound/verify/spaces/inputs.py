@@ -15,16 +15,15 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.relaxation import relax
-from surebound.bounds.root import CHUNK_ELEMENTS, PASS_PRODUCTS, LayerBounding, products, tighten_layers
+from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, products, tighten_layers
 from surebound.bounds.timed import timed
-from surebound.bounds.zonotope import Forward
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Region
 from surebound.proof.record import ROOM
-from surebound.verify.clock import Clock
+from surebound.verify.clock import Budget, Clock
+from surebound.verify.forms import sharpest_forwards
 from surebound.verify.node import Nodes
 from surebound.verify.strategy import Strategy
 from surebound.verify.tree import Bounded, Leaf
@@ -60,10 +59,13 @@ class InputSpace:
         self.remembered = neurons if neurons <= strategy.remembered else 0
         self.widest = max(size(node.shape) for node in network.nodes)
         self.products = max(products(network, network.output), 1)
-        dtype = torch.float32 if float32_is_kept() else torch.float64
-        most = min(CHUNK_ELEMENTS // self.widest, PASS_PRODUCTS // self.products)
-        self.forward = Forward(network, dtype, most, clock.check)
-        self.symbols = min(network.inputs + neurons, most)  # of a box, lately
+        lower, upper = (
+            torch.from_numpy(end).reshape(1, *network.input_shape)
+            for end in (regions[0].box.lower, regions[0].box.upper)
+        )
+        self.forward = sharpest_forwards(network, lower, upper, clock.check)
+        self.looks = Budget(strategy.looks)
+        self.symbols = network.inputs + neurons  # of a box, lately, at most
 
     @property
     def batch(self) -> int:
@@ -97,7 +99,7 @@ class InputSpace:
             pushed = self.forward.tighten(
                 enclosure, (state["layers_lower"], state["layers_upper"]) if self.remembered else None
             )
-            self.symbols = pushed.symbols
+            self.symbols = max(1, pushed.symbols)
             best = self._best_rows(enclosure, region)
             proved = best.bound > self.least[region]
             if self.recorded:
@@ -116,8 +118,11 @@ class InputSpace:
         return Bounded(nodes, proved, {"bound": best.bound, "gain": gain, "x": best.x})
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
-        lowest = open_.hints["bound"].argsort()[: self.strategy.points]
-        yield torch.cat([open_.hints["x"][lowest], _middle(open_.nodes)[lowest]])
+        """The minimisers of the lowest boxes and their middles, for a share of the time."""
+        if self.looks.allows(seconds + 1.0):
+            with self.looks.spent():
+                lowest = open_.hints["bound"].argsort()[: self.strategy.points]
+                yield torch.cat([open_.hints["x"][lowest], _middle(open_.nodes)[lowest]])
 
     def choose(self, open_: Bounded) -> Nodes:
         """The input whose halving is expected to gain most; −1 where no input can be halved any more."""

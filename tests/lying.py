@@ -184,8 +184,8 @@ def boxes_too_high(patch: Patch) -> None:
     best = module.InputSpace._best_rows
 
     def higher(self: Any, enclosure: Any, regions: Any) -> Any:
-        bound, *more = best(self, enclosure, regions)
-        return (bound + 1.0, *more)
+        found = best(self, enclosure, regions)
+        return replace(found, bound=found.bound + 1.0)
 
     patch.setattr(module.InputSpace, "_best_rows", higher)
 

@@ -22,6 +22,7 @@ from surebound.bounds.beta_crown import Duals, Splits
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network, settle_layers
+from surebound.bounds.zonotope import Forward
 from surebound.network.build import Builder
 from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu
@@ -242,6 +243,8 @@ def attempt(case: Case, seed: int) -> int:
         settle_layers(first, lambda: None)
         folded = fold_network(second, LayerBounding(), lambda: None, known=first)
         assert folded is not None
+        for dtype in (torch.float32, torch.float64):
+            Forward(network, dtype).tighten(Enclosure(network, *ends), until=network.output)
         for form in (GraphForm.at(first, network.output), folded):
             subject = Subject(network, form, specify(form, [region]))
             bound = subject.sound_bounds(*_drawn_nodes(subject, generator))

@@ -1,4 +1,5 @@
-"""Float32 passes over deviations: their bounds hold in exact arithmetic and are nearly those of float64."""
+"""Float32 passes, backwards over deviations and forwards with zonotopes: their bounds hold in exact arithmetic and are
+nearly those of float64."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from networks import (
     random_fc,
     sample,
 )
+from pushing import alone
 from torch import Tensor
 from wild import KINDS, boxes, exact_layers, exact_nodes, points, wild_network
 
@@ -24,6 +26,7 @@ from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.precision import float32_is_kept
 from surebound.bounds.root import LayerBounding, bound_neurons, settle_layers, tighten_layers
+from surebound.bounds.zonotope import Forward
 from surebound.network.graph import Network
 from surebound.network.linear import Linear
 
@@ -34,13 +37,29 @@ def settled(network: Network, lower: Tensor, upper: Tensor) -> Enclosure:
     return enclosure
 
 
+def pushed(network: Network, lower: Tensor, upper: Tensor, most: int | None = None) -> Enclosure:
+    enclosure = Enclosure(network, lower, upper)
+    Forward(network, torch.float32, most).tighten(enclosure)
+    return enclosure
+
+
+Passes = Callable[[Network, Tensor, Tensor], Enclosure]
+PASSES: dict[str, Passes] = {
+    "backwards": settled,
+    "forwards": pushed,
+    "forwards, few symbols": lambda network, lower, upper: pushed(network, lower, upper, network.inputs + 3),
+    "forwards, no symbols": lambda network, lower, upper: pushed(network, lower, upper, 0),
+}
+
+
 @pytest.mark.parametrize("radius", [1e-7, 0.02, 0.3])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_layers_contain_samples(name: str, radius: float, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("passes", PASSES)
+def test_layers_contain_samples(passes: str, name: str, radius: float, rng: np.random.Generator) -> None:
     for _ in range(3):
         network = NETWORKS[name](rng)
         lower, upper = random_box(rng, network, radius=radius)
-        enclosure = settled(network, lower, upper)
+        enclosure = PASSES[passes](network, lower, upper)
         *layers, _ = pre_activations(network, sample(rng, lower[0], upper[0], 400))
         for k, values in enumerate(layers):
             low, high = enclosure.layer(k)
@@ -87,12 +106,13 @@ def test_one_pass_is_a_linear_bound(name: str, rng: np.random.Generator) -> None
 
 @pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12])
 @pytest.mark.parametrize("kind", KINDS)
-def test_layers_contain_the_exact_values(kind: str, scale: float, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("passes", PASSES)
+def test_layers_contain_the_exact_values(passes: str, kind: str, scale: float, rng: np.random.Generator) -> None:
     """In rational arithmetic, with weights from 1e-6 to 1e6 times a scale beyond float32's range of products."""
     for _ in range(6):
         low, high = boxes(rng, kind)
         network = scaled(wild_network(rng, (low + high) / 2), scale)
-        enclosure = settled(network, torch.from_numpy(low)[None], torch.from_numpy(high)[None])
+        enclosure = PASSES[passes](network, torch.from_numpy(low)[None], torch.from_numpy(high)[None])
         assert_contains(enclosure, network, points(rng, low, high))
 
 
@@ -137,12 +157,15 @@ def extreme_chain(rng: np.random.Generator, *sizes: float) -> Network:
         (1e60, 1e-60, 1.0),
     ],
 )
-def test_what_float32_cannot_hold_is_not_proved_wrongly(sizes: tuple[float, ...], rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("passes", PASSES)
+def test_what_float32_cannot_hold_is_not_proved_wrongly(
+    passes: str, sizes: tuple[float, ...], rng: np.random.Generator
+) -> None:
     for _ in range(5):
         network = extreme_chain(rng, *sizes)
         low, high = boxes(rng, "far away")
         low, high = low * 1e-6, high * 1e-6
-        enclosure = settled(network, torch.from_numpy(low)[None], torch.from_numpy(high)[None])
+        enclosure = PASSES[passes](network, torch.from_numpy(low)[None], torch.from_numpy(high)[None])
         assert_contains(enclosure, network, points(rng, low, high))
 
 
@@ -169,6 +192,7 @@ def linear_chain(rng: np.random.Generator, *sizes: float) -> Network:
 LINEAR: dict[str, tuple[Callable[[np.random.Generator], Network], float]] = {
     "cancelling": (cancelling, 1.0),
     "inexact weights": (lambda rng: linear_chain(rng, 1.0, 1.0, 1.0), 1e-3),
+    "generators underflow": (lambda rng: linear_chain(rng, 1e-25, 1e-25), 1.0),
     "coefficients underflow": (lambda rng: linear_chain(rng, 1e-25, 1e-25), 1e30),
     "weights underflow": (lambda rng: linear_chain(rng, 1.0, 1e-45), 1e30),
     "weights underflow to nothing": (lambda rng: linear_chain(rng, 1.0, 1e-60), 1e30),
@@ -190,11 +214,12 @@ def test_a_linear_function_lies_within_its_bounds(name: str, rng: np.random.Gene
         centred = Centred(enclosure)
         centred.extend(node)
         unit = [exact_nodes(network, np.eye(4)[i])[node] for i in range(4)]
-        for bounds in (centred.parallel, centred.crossing):
-            for r, (least, most) in enumerate(zip(*(t.tolist() for t in bounds(node, torch.arange(4))), strict=True)):
-                ends = [(unit[i][r] * Fraction(low[i]), unit[i][r] * Fraction(high[i])) for i in range(4)]
-                assert Fraction(least) <= sum(min(pair) for pair in ends)
-                assert sum(max(pair) for pair in ends) <= Fraction(most)
+        found = [bounds(node, torch.arange(4)) for bounds in (centred.parallel, centred.crossing)]
+        for ends in (*found, alone(network, enclosure.lower[0], enclosure.upper[0], node)):
+            for r, (least, most) in enumerate(zip(*(t.tolist() for t in ends), strict=True)):
+                pairs = [(unit[i][r] * Fraction(low[i]), unit[i][r] * Fraction(high[i])) for i in range(4)]
+                assert Fraction(least) <= sum(min(pair) for pair in pairs)
+                assert sum(max(pair) for pair in pairs) <= Fraction(most)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e39, 1e200])

@@ -16,7 +16,8 @@ from networks import (
 from one_by_one import U, add_one_by_one, losing
 
 from surebound.bounds.enclosure import enclose
-from surebound.bounds.zonotope import Zonotope, deepz
+from surebound.bounds.layerwise import deepz
+from surebound.bounds.zonotope import Zonotope, spread_of
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
 
@@ -139,7 +140,7 @@ def test_a_spread_is_not_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generators 1, u, u, …: added up one by one their sum is 1."""
     add_one_by_one(monkeypatch)
     zero = torch.zeros(1, dtype=torch.float64)
-    low, high = Zonotope(zero, losing(1000)[:, None], zero).bounds()
+    low, high = Zonotope(zero, losing(1000)[:, None], zero, spread_of(losing(1000)[:, None])).bounds()
     assert Fraction(low.item()) <= -(1 + 1000 * Fraction(U)) < 1 + 1000 * Fraction(U) <= Fraction(high.item())
 
 

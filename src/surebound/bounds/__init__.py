@@ -24,7 +24,7 @@ BOUNDS: "Registry[Method]" = Registry(
         "fastlin": "surebound.bounds.layerwise:fastlin",
         "crown": "surebound.bounds.layerwise:crown",
         "alpha-crown": "surebound.bounds.layerwise:alpha_crown",
-        "deepz": "surebound.bounds.zonotope:deepz",
+        "deepz": "surebound.bounds.layerwise:deepz",
         "planet-lp": "surebound.bounds.planet_lp:planet_lp",
         "milp": "surebound.bounds.planet_lp:milp",
     },

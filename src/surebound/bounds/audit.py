@@ -146,8 +146,9 @@ class Audit:
         index: Tensor,
         lines: Callable[[int], ExactLines],
         bounds: tuple[Tensor, Tensor],
+        box: int = 0,
     ) -> None:
-        """Fixed lines claim lower and upper bounds of elements of a node, over the first box."""
+        """Fixed lines claim lower and upper bounds of elements of a node, over one box."""
         network = enclosure.network
         if not self.covers(network):
             return
@@ -156,7 +157,7 @@ class Audit:
             for i, bound in zip(index.tolist(), (sign * claimed).tolist(), strict=True):
                 if np.isfinite(bound):
                     meaning = Meaning({node: _unit(i, sign, elements)[None]}, np.array([Fraction(0)], dtype=object))
-                    self._confirm(bound, pulled(network, meaning, 0, lines, enclosure, 0), "a neuron's bound")
+                    self._confirm(bound, pulled(network, meaning, 0, lines, enclosure, box), "a neuron's bound")
 
     def interval(self, enclosure: Enclosure, node: int) -> None:
         """An enclosure claims the interval of an affine node, given those of the nodes it reads."""

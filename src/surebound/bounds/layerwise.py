@@ -1,7 +1,8 @@
-"""Intervals, FastLin, CROWN and α-CROWN: every layer from first to last, then the output, all by the same method.
+"""Intervals, DeepZ, FastLin, CROWN and α-CROWN: every layer, first to last, then the output, by the same method.
 
-Intervals (Gowal 2018, Mirman 2018; the paper's appendix D) are one pass forwards (`surebound.bounds.enclosure`), the
-others one pass backwards for each layer (`surebound.bounds.root`). Those take the upper line ā x̂ + b̄ of the triangle;
+Intervals (Gowal 2018, Mirman 2018; the paper's appendix D) and DeepZ (Singh 2018) are one pass forwards
+(`surebound.bounds.enclosure`, `surebound.bounds.zonotope`), the others one pass backwards for each layer
+(`surebound.bounds.root`). Those take the upper line ā x̂ + b̄ of the triangle;
 below, FastLin (Wong & Kolter 2018, Weng 2018) takes the parallel ā x̂ and CROWN (Zhang 2018) whichever of 0 and x̂
 leaves the smaller area. Neither is always the better one. α-CROWN (Xu 2021) optimises the lower slopes α for each
 bounded neuron by projected gradient ascent.
@@ -14,12 +15,20 @@ from surebound.bounds.beta_crown import Ascent
 from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.result import LayerBounds
 from surebound.bounds.root import LayerBounding, bound_neurons, tighten_layers
+from surebound.bounds.zonotope import Forward
 from surebound.network.graph import Network
 
 
 def interval(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
     """l̂ = [W]₊ l + [W]₋ u + b and its mirror image, layer by layer, rounded outward."""
     return collect(enclose(network, lower, upper))
+
+
+def deepz(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
+    """Zonotopes, intersected with intervals."""
+    enclosure = Enclosure(network.to(torch.float64), lower.double(), upper.double())
+    Forward(enclosure.network).tighten(enclosure, until=network.output)
+    return collect(enclosure)
 
 
 def fastlin(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:

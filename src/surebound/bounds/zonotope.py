@@ -1,134 +1,246 @@
-"""DeepZ: bounds from zonotopes pushed forward through the network.
+"""Zonotopes pushed forward through the network: linear functions of few symbols, many boxes at once.
 
-A zonotope describes a node as v = c + Σ_i g_i ε_i with shared ε ∈ [−1, 1]^G. Affine ops map centre and generators
-exactly; a ReLU on [l̂, û] with l̂ < 0 < û becomes (Singh 2018)
+A zonotope describes a node as v = c + Σ_i g_i ε_i + [−e, e] with symbols ε ∈ [−1, 1]^G that all nodes of a box share,
+one for each input that varies and one for each ambiguous neuron. Affine ops map centre and generators; a ReLU on
+[l̂, û] with l̂ < 0 < û becomes (DeepZ, Singh 2018)
 
-    x = λ x̂ + μ + μ ε_new,   λ = û / (û − l̂),   μ = −û l̂ / (2 (û − l̂))
+    x = λ x̂ + μ + μ ε_new,   λ = û / (û − l̂),   μ = −û l̂ / (2 (û − l̂)).
 
-with one new generator per ambiguous neuron. Here every zonotope also carries an error e ≥ 0 per element, a bound on all
-rounding so far: v ∈ c + Σ_i g_i ε_i + [−e, e] holds for the true v. Affine ops add γ_n |A| (|c| + Σ_i |g_i|) to |A| e
-(Higham 2002, section 3.1), ReLUs the rounding of their products.
+An operation costs one forward pass for each symbol, where a linear bound of every neuron by itself costs a backward
+pass each: with few inputs this is the cheaper way to bound all layers of a network.
 
-Deviations: l̂, û are intersected with the intervals of `Enclosure`, which costs nothing and only tightens λ and μ.
+**Error.** Centres are float64. Generators are float64 or float32, with u the roundoff of theirs. The true v lies in
+c + Σ_i g_i ε_i + [−e, e]; what rounding does goes into e, which operations carry as |A| e. With n `roundings`
+of an operation, ρ = Σ_i |g_i|, and one rounding more for weights that the generators' type cannot hold,
+
+    fl(A c + b)  is off by at most  γ_n |A| |c| + u₆₄ |A c + b|,
+    fl(A g_i)    for all i together by at most  γ_{n+1} |A| ρ,     since |ε_i| ≤ 1,
+
+(Higham 2002, section 3.1); hence e' = |A| (e + γ_n |c| + γ_{n+1} ρ) + …, one product with |A| in float64. A ReLU's λ is
+a number of the generators' type, μ is computed for that very λ, and fl(λ g_i), fl(μ) are off by λ γ₁ ρ + γ₁ μ.
+
+**Underflow.** In float32, each product and each sum may lose 2⁻¹²⁶, as may each weight.
+
+**Overflow.** What is not a finite number bounds nothing.
+
+Deviations from DeepZ: l̂, û are intersected with the intervals of `Enclosure`, which costs nothing and only tightens λ
+and μ. There may be a limit on symbols: neurons with a smaller μ then have none, and their μ goes into e.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
+from surebound.bounds.audit import ExactLines, auditor, fixed_lines
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.relaxation import relax
-from surebound.bounds.result import LayerBounds
-from surebound.bounds.rounding import SLACK, TINY, U, gamma
+from surebound.bounds.form import consecutive
+from surebound.bounds.relaxation import relax, upper_intercept
+from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
+from surebound.bounds.timed import Check
+from surebound.bounds.witness import Ends
 from surebound.network.graph import Input, Network, Relu
-from surebound.network.op import Affine, absolute
+from surebound.network.linear import size
+from surebound.network.op import Affine, absolute, cast
 
-_NEGLIGIBLE = 1e-150  # a smaller μ (0 − 0 in max pooling, ± TINY) goes to the error instead of a generator of its own
+_NEGLIGIBLE = {torch.float64: 1e-150, torch.float32: 1e-30}
+"""A smaller μ (0 − 0 in max pooling, ± TINY) goes to the error instead of a generator of its own."""
+_GAMMA = {torch.float64: gamma, torch.float32: gamma32}
+WEIGHT = 1  # rounding of a weight to the generators' type
+_LOST = {torch.float64: TINY, torch.float32: FLUSHED}
+"""What a product, a sum or a weight may lose by underflow."""
 
 
 @dataclass(frozen=True, eq=False)
 class Zonotope:
     """c + Σ_i g_i ε_i + [−e, e] for a batch of boxes. The ε are shared by all zonotopes of one box."""
 
-    centre: Tensor  # (boxes, *shape)
-    generators: Tensor  # (generators, boxes, *shape)
-    error: Tensor  # (boxes, *shape)
+    centre: Tensor  # (boxes, *shape) float64
+    generators: Tensor  # (generators, boxes, *shape) in a type of their own
+    error: Tensor  # (boxes, *shape) float64
+    spread: Tensor  # (boxes, *shape) float64, ρ ≥ Σ_i |g_i|
 
     def padded(self, count: int) -> Tensor:
         """The generators, followed by zeros for those that came up elsewhere in the network."""
+        if count == len(self.generators):
+            return self.generators
         missing = self.generators.new_zeros(count - len(self.generators), *self.centre.shape)
         return torch.cat([self.generators, missing])
 
-    def reach(self) -> Tensor:
-        """|c| + Σ_i |g_i|, up to rounding."""
-        return self.centre.abs() + self.generators.abs().sum(0)
-
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """c ∓ (Σ_i |g_i| + e), rounded outward."""
-        spread = self.generators.abs().sum(0) * (1.0 + gamma(len(self.generators) + 4))
-        radius = (spread + self.error) * (1.0 + 4 * U)
+        """c ∓ (ρ + e), rounded outward; infinite where numbers are not finite. # (boxes, *shape) each"""
+        radius = (self.spread + self.error) * (1.0 + 4 * U)
         infinity = radius.new_tensor(torch.inf)
-        return torch.nextafter(self.centre - radius, -infinity), torch.nextafter(self.centre + radius, infinity)
+        lower, upper = torch.nextafter(self.centre - radius, -infinity), torch.nextafter(self.centre + radius, infinity)
+        return torch.where(lower > -infinity, lower, -infinity), torch.where(upper < infinity, upper, infinity)
 
 
-def _scattered(values: Tensor, chosen: Tensor) -> Tensor:
-    """One generator per chosen element of each box, as few as the fullest box needs.
-    # (boxes, *shape) twice -> (generators, boxes, *shape)"""
-    flat = chosen.flatten(1)
-    slot = flat.cumsum(1) - 1
-    generators = values.new_zeros(int(flat.sum(1).max()), *flat.shape)
-    box, element = torch.nonzero(flat, as_tuple=True)
-    generators[slot[box, element], box, element] = values.flatten(1)[box, element]
-    return generators.reshape(len(generators), *values.shape)
+def spread_of(generators: Tensor) -> Tensor:
+    """ρ ≥ Σ_i |g_i|. # (generators, boxes, *shape) -> (boxes, *shape) float64"""
+    count, dtype = len(generators), generators.dtype
+    return generators.abs().sum(0).double() * (1.0 + _GAMMA[dtype](count + 4)) + count * _LOST[dtype]
 
 
-def box_zonotope(lower: Tensor, upper: Tensor) -> Zonotope:
-    """A box, with one generator per element that varies. # (boxes, *shape) each"""
+def box_zonotope(lower: Tensor, upper: Tensor, dtype: torch.dtype) -> tuple[Zonotope, Tensor]:
+    """Boxes, with one generator for each element that varies in any of them, and which elements these are.
+
+    # (boxes, *shape) each -> generators in `dtype`, (generators,) int64
+    """
     centre = (lower + upper) / 2
     radius = torch.maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
-    return Zonotope(centre, _scattered(radius, lower < upper), torch.zeros_like(centre))
+    varying = torch.nonzero((lower < upper).flatten(1).any(0)).flatten()
+    generators = torch.zeros(len(varying), *centre.flatten(1).shape, dtype=dtype)
+    generators[torch.arange(len(varying)), :, varying] = radius.flatten(1)[:, varying].T.to(dtype)
+    generators = generators.reshape(len(varying), *centre.shape)
+    error = torch.zeros_like(centre) if dtype == centre.dtype else _GAMMA[dtype](1) * radius + _LOST[dtype]
+    return Zonotope(centre, generators, error, spread_of(generators)), varying
 
 
-def affine(op: Affine, operands: Sequence[Zonotope]) -> Zonotope:
-    """A v + b for one zonotope v per input of the op."""
-    count, bold = max(len(z.generators) for z in operands), absolute(op)
+def affine(op: Affine, thin: Affine, operands: Sequence[Zonotope]) -> Zonotope:
+    """A v + b for one zonotope v per input of the op; `thin` is the op in the generators' type."""
+    count, bold, n = max(len(z.generators) for z in operands), absolute(op), op.roundings
+    dtype = operands[0].generators.dtype
     centre = op.apply(*(z.centre for z in operands))
-    moved = op.apply(*(z.padded(count).flatten(0, 1) for z in operands))
+    moved = thin.apply(*(z.padded(count).flatten(0, 1) for z in operands))
     generators = moved.unflatten(0, (count, len(centre)))
-    error = bold.apply(*(z.error for z in operands))
-    if op.roundings:
-        reach = bold.apply(*(z.reach() for z in operands)) * (1.0 + gamma(op.roundings + count + 4))
-        error = error * (1.0 + gamma(op.roundings + 4)) + gamma(op.roundings) * SLACK * reach + TINY
+    if n:
+        own, theirs = gamma(n) * SLACK, _GAMMA[dtype](n + WEIGHT) * SLACK
+        error = bold.apply(*(z.error + own * z.centre.abs() + theirs * z.spread for z in operands))
+        total = torch.stack([z.spread.flatten(1).sum(1) for z in operands]).sum(0)
+        lost = _LOST[dtype] * (2 * (n + 2) * count + 2 * total)  # of products and sums; by weights
+        error = error * (1.0 + gamma(n + 4)) + lost.reshape(-1, *(1 for _ in op.shape)) + TINY
+    else:
+        error = bold.apply(*(z.error for z in operands))
     if op.bias is not None:
         centre = centre + op.bias
         error = (error + U * SLACK * centre.abs()) * (1.0 + 4 * U) + TINY
-    return Zonotope(centre, generators, error)
+    return Zonotope(centre, generators, error, spread_of(generators))
 
 
-def relu(z: Zonotope, lower: Tensor, upper: Tensor, count: int) -> Zonotope:
-    """The module's transformer for x̂ in z and in [lower, upper]; new generators are numbered from `count` on.
+def relu(z: Zonotope, lower: Tensor, upper: Tensor, count: int, most: int | None = None) -> Zonotope:
+    """The module's transformer for x̂ in z and in [lower, upper]; new generators are numbered from `count` on, at most
+    `most` in a box.
 
     Whatever λ was rounded to, max(x̂, 0) − λ x̂ is convex and so lies in [0, max(−λ l̂, (1 − λ) û)] = [0, 2 μ].
     # lower, upper: (boxes, *shape)
     """
+    dtype = z.generators.dtype
     line = relax(lower, upper)
-    lam, mu = line.upper_slope, line.intercept / 2
-    fresh = line.ambiguous & (mu > _NEGLIGIBLE)
-    error = lam * z.error
-    rounded = 4 * U * (error + SLACK * (lam * z.reach() * (1.0 + gamma(count + 4)) + mu)) + torch.where(fresh, 0.0, mu)
+    slope = line.upper_slope.to(dtype)
+    lam = slope.double()
+    mu = torch.where(line.ambiguous, upper_intercept(lam, lower, upper) / 2, 0.0)
+    fresh, slot, new = _slots(mu, mu > _NEGLIGIBLE[dtype], most)
+    generators = z.generators.new_zeros(count + new, *z.centre.shape)
+    torch.mul(z.generators, slope, out=generators[: len(z.generators)])
+    box, element = torch.nonzero(fresh.flatten(1), as_tuple=True)
+    generators.flatten(2)[count + slot[box, element], box, element] = mu.flatten(1)[box, element].to(dtype)
+    error, spread = lam * z.error, lam * z.spread + mu
+    rounded = 4 * U * (error + SLACK * (lam * z.centre.abs() + mu)) + torch.where(fresh, 0.0, mu)
+    rounded = rounded + _GAMMA[dtype](1) * SLACK * spread + 2 * count * _LOST[dtype] + TINY
     return Zonotope(
         lam * z.centre + mu,
-        torch.cat([lam * z.padded(count), _scattered(mu, fresh)]),
-        torch.where(line.ambiguous, error + rounded + TINY, error),
+        generators,
+        torch.where(line.ambiguous, error + rounded, error),
+        torch.where(line.ambiguous, spread * (1.0 + _GAMMA[dtype](4)) + count * _LOST[dtype], spread),
     )
 
 
-def deepz(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
-    """Zonotope bounds intersected with interval bounds on every layer, sound in float64.
+def _slots(mu: Tensor, fresh: Tensor, most: int | None) -> tuple[Tensor, Tensor, int]:
+    """Which neurons get a symbol, those with the largest μ first; each one's number in its box; how many there are.
 
-    Memory is that of (inputs + ambiguous neurons) copies of the widest layer. # lower, upper: (boxes, *input_shape)
+    # (boxes, *shape) twice -> (boxes, *shape) bool, (boxes, neurons)
     """
-    network, lower, upper = network.to(torch.float64), lower.double(), upper.double()
-    enclosure = Enclosure(network, lower, upper)
-    values = {0: box_zonotope(lower, upper)}
-    count = len(values[0].generators)
-    targets = [*(network.before(k) for k in range(len(network.layers))), network.output]
-    last_use = {j: i for i, node in enumerate(network.nodes) for j in node.inputs}
-    for i, node in enumerate(network.nodes):
-        if isinstance(node.op, Relu):
-            source = node.inputs[0]
-            values[i] = relu(values[source], enclosure.lower[source], enclosure.upper[source], count)
-            count = len(values[i].generators)
-        elif not isinstance(node.op, Input):
-            values[i] = affine(node.op, [values[j] for j in node.inputs])
-        enclosure.extend(i)
-        if i in targets:
-            enclosure.tighten(i, *values[i].bounds())
-        for j in {j for j in node.inputs if last_use[j] == i}:
-            del values[j]
-    return LayerBounds(
-        tuple(enclosure.lower[node].flatten(1) for node in targets),
-        tuple(enclosure.upper[node].flatten(1) for node in targets),
-    )
+    flat = fresh.flatten(1)
+    count = int(flat.sum(1).max())
+    if most is not None and count > most:
+        order = torch.where(flat, mu.flatten(1), -1.0).argsort(1, descending=True)[:, :most]
+        flat = torch.zeros_like(flat).scatter_(1, order, True) & flat
+        count = most
+    return flat.reshape(fresh.shape), flat.cumsum(1) - 1, count
+
+
+@dataclass(frozen=True, eq=False)
+class Pushed:
+    """What a pass forwards found on its way."""
+
+    inputs: Tensor  # (varying,) int64, the inputs that vary
+    moves: list[Tensor]  # (varying, boxes, neurons) for each layer: the generators of their symbols
+    symbols: int  # that a box has, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """Bounds all layers of a network, with generators of some type."""
+
+    network: Network  # float64
+    dtype: torch.dtype = torch.float64
+    most: int | None = None  # symbols that a box may have
+    check: Check = lambda: None  # called before each operation; raises when the time is up
+
+    @cached_property
+    def _thin(self) -> dict[int, Affine]:
+        """The operations in the generators' type."""
+        nodes = enumerate(self.network.nodes)
+        return {i: cast(node.op, self.dtype) for i, node in nodes if not isinstance(node.op, Relu | Input)}
+
+    def tighten(self, enclosure: Enclosure, known: Ends | None = None, until: int | None = None) -> Pushed:
+        """Bound every layer up to the node `until` (or the last layer), tightening the enclosure in place.
+
+        `known` are sound bounds on all neurons, layer after layer, from a box around each. Memory is that of (inputs
+        that vary + symbols) copies of the widest layer. # known: (boxes, neurons) each
+        """
+        network, places = self.network, consecutive(self.network.widths)
+        layers = [network.before(k) for k in range(len(network.layers))]
+        until = max(layers, default=0) if until is None else until
+        start, varying = box_zonotope(enclosure.lower[0], enclosure.upper[0], self.dtype)
+        values, count = {0: start}, len(varying)
+        moved: dict[int, Tensor] = {}
+        for i, node in enumerate(network.nodes[: until + 1]):
+            self.check()
+            enclosure.extend(i)
+            if isinstance(node.op, Relu):
+                source = node.inputs[0]
+                values[i] = relu(
+                    values[source], enclosure.lower[source], enclosure.upper[source], count, self._room(i, count)
+                )
+                count = len(values[i].generators)
+            elif not isinstance(node.op, Input):
+                values[i] = affine(node.op, self._thin[i], [values[j] for j in node.inputs])
+            if known is not None:
+                for k in (k for k, before in enumerate(layers) if before == i):
+                    enclosure.tighten(i, *(t[:, places[k]].reshape(enclosure.lower[i].shape) for t in known))
+            if i in layers or i == until:
+                enclosure.tighten(i, *self._audited(enclosure, i, values[i]))
+                moved[i] = values[i].generators[: len(varying)].flatten(2)
+            for j in {j for j in node.inputs if network.last_use[j] == i}:
+                del values[j]
+        return Pushed(varying, [moved[before] for before in layers], count)
+
+    def _room(self, node: int, count: int) -> int | None:
+        """How many of the symbols that are left may go to this layer."""
+        if self.most is None:
+            return None
+        left = sum(layer >= node for layer in self.network.layers)
+        return max(0, self.most - count) // left
+
+    def _audited(self, enclosure: Enclosure, node: int, z: Zonotope) -> Ends:
+        lower, upper = z.bounds()
+        if (audit := auditor()) is not None:
+            for box in {0, enclosure.boxes - 1}:
+                audit.neuron_bounds(
+                    enclosure,
+                    node,
+                    torch.arange(size(self.network.nodes[node].shape)),
+                    partial(self._lines, enclosure, box),
+                    (lower[box].flatten(), upper[box].flatten()),
+                    box,
+                )
+        return lower, upper
+
+    def _lines(self, enclosure: Enclosure, box: int, k: int) -> ExactLines:
+        """The parallel lines of a layer: without rounding, a pass backwards over them is what a zonotope bounds."""
+        lower, upper = (end[box] for end in enclosure.layer(k))
+        slope = relax(lower, upper).upper_slope.to(self.dtype).double()
+        return fixed_lines(slope, slope, lower[None], upper[None])

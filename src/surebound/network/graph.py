@@ -103,7 +103,8 @@ class Network:
         return tuple(self.width(k) for k in range(len(self.layers)))
 
     @cached_property
-    def _last_use(self) -> tuple[int, ...]:
+    def last_use(self) -> tuple[int, ...]:
+        """The last node that reads each node; itself where none does."""
         last = list(range(len(self.nodes)))
         for i, node in enumerate(self.nodes):
             for j in node.inputs:
@@ -146,7 +147,7 @@ class Network:
                 y = op.apply(*(values[j] for j in node.inputs))
                 values[i] = y if op.bias is None else y + op.bias
             for j in {0, *node.inputs}:
-                if self._last_use[j] <= i:
+                if self.last_use[j] <= i:
                     values.pop(j, None)
         return values[self.output]
 

@@ -1,20 +1,31 @@
-"""Which form of a network the search bounds its nodes on: the one whose passes are expected to take less time.
+"""Which form of a network the search bounds its nodes on, and whether layers are bounded backwards or forwards first:
+whichever is expected to take less time.
 
 Costs are counted in multiply-adds of a dense matrix product. What else a pass does is weighed by how long it takes
 beside such a product: the weights below are a least-squares fit to the eleven boundings of benchmarks/rates.py.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.precision import float32_is_kept
+from surebound.bounds.root import CHUNK_ELEMENTS, PASS_PRODUCTS
 from surebound.bounds.sparse import is_sparse
+from surebound.bounds.timed import Check
+from surebound.bounds.zonotope import Forward
 from surebound.network.cost import products
 from surebound.network.graph import Network
+from surebound.network.linear import size
+
+PRODUCTS_PER_SECOND = 2**34  # multiply-adds of float32 passes, about
+SYMBOL_PRODUCTS = 8 * PASS_PRODUCTS  # multiply-adds of a pass forwards, which looks at the clock at every operation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +36,9 @@ class Costs:
     neuron: float = 550.0  # of the folded form: its slopes, gradient and moments
     input: float = 150.0  # of the folded form
     graph_neuron: float = 1200.0  # of the graph form, whose passes are not in place
+    root_passes: float = 15.0  # backwards, of a neuron whose sign is open: FastLin, CROWN and an ascent
+    symbol_neuron: float = 20.0  # for each symbol of a zonotope: its slope, and its share of the spread
+    parts: int = 64  # of a box, which a bisection may bound before it has to compare with bounding layers backwards
 
     def folded(self, form: FoldedForm) -> float:
         entries = sum(self._entries(block.weight) for block in form.blocks)
@@ -34,8 +48,44 @@ class Costs:
         neurons = sum(network.widths)
         return products(network, len(network.nodes) - 1) + self.graph_neuron * neurons
 
+    def backwards(self, network: Network, ambiguous: Sequence[int]) -> float:
+        """Of bounding all layers backwards, once, given how many neurons of each have no sign yet."""
+        total, before = 0.0, 0
+        for k, count in enumerate(ambiguous):
+            total += count * (products(network, network.before(k)) + self.graph_neuron * before)
+            before += network.width(k)
+        return self.root_passes * total
+
+    def forwards(self, network: Network, inputs: int, ambiguous: Sequence[int]) -> float:
+        """Of bounding the parts of a box forwards, every input halved once or as many parts as there may be."""
+        each = products(network, network.output) + self.symbol_neuron * sum(network.widths)
+        return min(2.0**inputs, self.parts) * (inputs + sum(ambiguous)) * each
+
     def _entries(self, weight: Tensor) -> float:
         return self.non_zero * int(weight.count_nonzero()) if is_sparse(weight) else float(weight.numel())
+
+
+def forwards(network: Network, check: Check, dtype: torch.dtype = torch.float32) -> Forward:
+    """How layers are bounded forwards: with as many symbols as fit in memory, and in the time between two checks."""
+    widest = max(size(node.shape) for node in network.nodes)
+    most = min(CHUNK_ELEMENTS // widest, SYMBOL_PRODUCTS // max(products(network, network.output), 1))
+    return Forward(network, dtype if float32_is_kept() else torch.float64, most, check)
+
+
+def sharpest_forwards(network: Network, lower: Tensor, upper: Tensor, check: Check, room: float = 1.02) -> Forward:
+    """The same in float32, or in float64 if layers are wider in float32 than that by more than there is `room` for.
+
+    What operations round is carried on by |A|, which in deep networks grows with each of them, and in proportion to the
+    box: where float32 is too coarse for one box, it is for all of its parts. # (1, *input_shape) each
+    """
+    thin, wide = (forwards(network, check, dtype) for dtype in (torch.float32, torch.float64))
+    return thin if _total_width(thin, lower, upper) <= room * _total_width(wide, lower, upper) else wide
+
+
+def _total_width(forward: Forward, lower: Tensor, upper: Tensor) -> float:
+    enclosure = Enclosure(forward.network, lower, upper)
+    forward.tighten(enclosure)
+    return float(sum((high - low).sum() for low, high in map(enclosure.layer, range(len(forward.network.layers)))))
 
 
 def cheapest(folded: FoldedForm, enclosure: Enclosure, costs: Costs = Costs()) -> Form:

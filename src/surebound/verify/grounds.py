@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surebound.network.graph import Network
 from surebound.problem import Region
@@ -55,15 +54,12 @@ class Inputs:
     regions: Sequence[Region]
     strategy: Strategy
     recorded: bool
-    steepest: Tensor | None = None  # (inputs,) the largest slopes seen so far
 
     def at(self, clock: Clock) -> "Inputs":
         return self
 
     def space(self, clock: Clock) -> InputSpace:
-        space = InputSpace(self.network, self.regions, self.strategy, clock, recorded=self.recorded)
-        space.steepest = space.steepest if self.steepest is None else self.steepest
-        return space
+        return InputSpace(self.network, self.regions, self.strategy, clock, recorded=self.recorded)
 
     def sink(self) -> InputSink | None:
         return InputSink(len(self.regions), sum(self.network.widths)) if self.recorded else None

@@ -95,8 +95,7 @@ class Queue:
         for bound, slot in zip(nodes.bound.tolist(), slots, strict=True):
             self._pushed += 1  # all of them first: `lowest` holds also if the disk is full
             heapq.heappush(self._heap, (-self._pushed if self._depth_first else bound, slot))
-        for slot, record in zip(slots, records, strict=True):
-            self._write(slot, record)
+        self._write(np.array(slots, dtype=np.int64), records)
 
     def _begin(self, record: "np.dtype[np.void]") -> None:
         self._record = record
@@ -106,7 +105,7 @@ class Queue:
     def pop(self, count: int) -> Nodes:
         """Take the `count` nodes that come first, or all if there are fewer."""
         slots = [heapq.heappop(self._heap)[1] for _ in range(min(count, len(self._heap)))]
-        records = np.stack([self._read(slot) for slot in slots]) if slots else np.empty(0, self._record)
+        records = self._read(np.array(slots, dtype=np.int64))
         for slot in slots:
             heapq.heappush(self._unused, slot)
         columns = {name: torch.from_numpy(records[name].copy()) for name in self._record.names or ()}
@@ -125,25 +124,31 @@ class Queue:
         self._top += 1
         return self._top - 1
 
-    def _read(self, slot: int) -> np.void:
-        if slot < self._in_memory:
-            return self._memory[slot]  # type: ignore[no-any-return]
+    def _read(self, slots: NDArray[np.int64]) -> NDArray[np.void]:
+        records, here = np.empty(len(slots), self._record), slots < self._in_memory
+        records[here] = self._memory[slots[here]]
+        for i in np.flatnonzero(~here):
+            records[i] = self._read_from_disk(int(slots[i]) - self._in_memory)
+        return records
+
+    def _read_from_disk(self, slot: int) -> np.void:
         assert self._disk is not None
         try:
-            stored = self._disk.read(slot - self._in_memory)
+            stored = self._disk.read(slot)
         except OSError as error:
             raise ResourceError(f"{_OUTGREW} cannot be read back from '{_place()}' ({_reason(error)})") from error
         return np.frombuffer(stored, self._record)[0]  # type: ignore[no-any-return]
 
-    def _write(self, slot: int, record: np.void) -> None:
-        if slot >= self._in_memory:
-            self._write_to_disk(slot - self._in_memory, record)
-            return
-        if slot >= len(self._memory):
-            grown = np.empty(min(2 * len(self._memory), self._in_memory), self._record)
+    def _write(self, slots: NDArray[np.int64], records: NDArray[np.void]) -> None:
+        here = slots < self._in_memory
+        needed = int(slots[here].max(initial=-1)) + 1
+        if needed > len(self._memory):
+            grown = np.empty(min(max(2 * len(self._memory), needed), self._in_memory), self._record)
             grown[: len(self._memory)] = self._memory
             self._memory = grown
-        self._memory[slot] = record
+        self._memory[slots[here]] = records[here]
+        for i in np.flatnonzero(~here):
+            self._write_to_disk(int(slots[i]) - self._in_memory, records[i])
 
     def _write_to_disk(self, slot: int, record: np.void) -> None:
         try:

@@ -81,7 +81,7 @@ def search_inputs(
     record = limits.record
     ground = Inputs(network=network, regions=regions, strategy=strategy, recorded=record is not None)
     sink, space = ground.sink(), ground.space(clock)
-    crew = Crew.of(limits.sharing, strategy, lambda: replace(ground, steepest=space.steepest), sink)
+    crew = Crew.of(limits.sharing, strategy, lambda: ground, sink)
     outcome = _Search(space, clock, try_points, limits, sink, crew).run()
     if record is not None and sink is not None and outcome.end == "proved":
         record.inputs(sink.forest)

@@ -22,7 +22,7 @@ from surebound.memory import available
 from surebound.problem import Region
 from surebound.verify.cascade import Question, Settled, Stage
 from surebound.verify.engine import Engine
-from surebound.verify.forms import cheapest
+from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs, cheapest, forwards
 from surebound.verify.record import Recording
 from surebound.verify.rows import Rows
 from surebound.verify.search import Outcome, search_inputs, search_neurons
@@ -45,7 +45,7 @@ def closing(engine: Engine) -> list[Stage[Question]]:
     options = engine.options
     if options.branching == "input":
         return [Bisection(engine)]
-    stages: list[Stage[Question]] = [Layers(engine), Bisection(engine)]
+    stages: list[Stage[Question]] = [Bisection(engine, early=True), Layers(engine), Bisection(engine)]
     for refinement in options.strategy.refinements:
         stages += [Search(engine), Refine(engine, refinement)]
     return [*stages, Search(engine, last=True)]
@@ -149,33 +149,62 @@ def root_bounds(engine: Engine, subject: Subject, recording: Recording | None = 
 @dataclass(frozen=True)
 class Bisection:
     """A search that bisects the box: where users say so, or few inputs vary and many neurons are ambiguous, so that a
-    smaller box tightens all of them at once."""
+    smaller box tightens all of them at once.
+
+    An `early` one comes before the layers are bounded backwards, where that would cost more than bounding parts of the
+    box forwards. One that is slow ends, unless so few inputs vary that nothing else is expected to be quicker.
+    """
 
     engine: Engine
+    early: bool = False
     name: str = "search"
 
     def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
-        return [self._search(question) if self._suits(question) else None for question in open_]
-
-    def _suits(self, question: Question) -> bool:
-        options = self.engine.options
-        if options.branching != "auto":
-            return options.branching == "input"
-        assert question.subject is not None
-        box = question.open[0].box
-        varying = int((box.upper > box.lower).sum())
-        ambiguous = int(question.subject.relaxation.ambiguous.sum())
-        return varying <= options.strategy.input_limit and ambiguous > options.strategy.neuron_limit
+        return [self._search(question) for question in open_]
 
     def _search(self, question: Question) -> Settled | None:
+        patience = self._patience_early(question) if self.early else self._patience(question)
+        if patience is None:
+            return None
         engine, regions = self.engine, question.open
         question.branching = "input"
         points = engine.try_points(regions)
-        strategy = engine.options.strategy
-        limits = replace(engine.limits, record=question.recording, sharing=sharing(engine, regions))
+        strategy, workers = engine.options.strategy, sharing(engine, regions)
+        limits = replace(engine.limits, record=question.recording, patience=patience, sharing=workers)
         return _ended(
             question, search_inputs(engine.network, regions, strategy, engine.clock, points, limits), self.name
         )
+
+    def _patience(self, question: Question) -> float | None:
+        """Seconds that the search may be expected to take; None if there should be none."""
+        options = self.engine.options
+        if options.branching == "auto":
+            assert question.subject is not None
+            ambiguous = int(question.subject.relaxation.ambiguous.sum())
+            suits = self._varying(question) <= options.strategy.input_limit
+            return np.inf if suits and ambiguous > options.strategy.neuron_limit else None
+        return np.inf if options.branching == "input" else None
+
+    def _patience_early(self, question: Question) -> float | None:
+        engine, strategy, varying = self.engine, self.engine.options.strategy, self._varying(question)
+        by_default = engine.options.branching == "auto" and question.record is None
+        if not by_default or not 0 < varying <= strategy.input_limit:
+            return None
+        network, costs = engine.network, Costs()
+        with engine.clock.phase("root"):
+            enclosure = engine.enclosure(question.open[0].box)
+            forwards(network, engine.clock.check).tighten(enclosure)
+            layers = [enclosure.layer(k) for k in range(len(network.layers))]
+        ambiguous = [int(((low < 0) & (high > 0)).sum()) for low, high in layers]
+        backwards = costs.backwards(network, ambiguous)
+        if sum(ambiguous) <= strategy.neuron_limit or backwards < costs.forwards(network, varying, ambiguous):
+            return None
+        return np.inf if 2.0**varying <= costs.parts else max(strategy.patience, backwards / PRODUCTS_PER_SECOND)
+
+    @staticmethod
+    def _varying(question: Question) -> int:
+        box = question.open[0].box
+        return int((box.upper > box.lower).sum())
 
 
 @dataclass(frozen=True)

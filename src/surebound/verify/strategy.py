@@ -72,6 +72,7 @@ class Strategy:
     from_minimisers: bool = False  # at the relaxations' minimisers, else anywhere in the box
     descents: float = 0.1  # of the search, for attacks on the folded network from the relaxations' minimisers
     points: int = 64  # looked at, of a batch
+    looks: float = 0.1  # of a search over inputs, for looking at them
 
     # A search that is slow
     patience: float = 10.0  # seconds that it may be expected to take before layers are bounded more tightly
@@ -95,7 +96,6 @@ class Strategy:
     merging: float = 0.05  # of the nodes of a search that is written down are bounded again, to make one leaf of two
 
     # The search over inputs
-    slope_floor: float = 0.2  # of the steepest slope seen, which every input counts with in a split
     remembered: int = 4096  # neurons up to which a box keeps its layers' bounds for its parts
     box_elements: int = 2**19  # of the largest tensor in a batch of boxes, which then stays in the cache
 

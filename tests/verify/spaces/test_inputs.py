@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
-from networks import Builder, random_fc
+from networks import Builder, pre_activations, random_fc
 
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.root import LayerBounding, tighten_layers
 from surebound.load.vnnlib import to_property
 from surebound.load.vnnlib1 import parse
 from surebound.network.graph import Input, Network, Node
@@ -13,7 +16,7 @@ from surebound.network.linear import Linear
 from surebound.problem import Box, Region
 from surebound.verify.clock import Clock
 from surebound.verify.search import Limits, Outcome, search_inputs
-from surebound.verify.spaces.inputs import InputSpace
+from surebound.verify.spaces.inputs import InputSpace, _gains
 from surebound.verify.strategy import Strategy
 
 
@@ -87,3 +90,51 @@ def test_decimals_are_those_of_the_file() -> None:
     problem = to_property(parse(text), source="text")
     network = Network((Node(Input((1,)), (), "x"),), 0)
     assert decide(network, *problem.regions, seconds=0.2).end != "proved"
+
+
+def test_a_box_of_a_proof_is_closed_as_the_checker_does_it(rng: np.random.Generator) -> None:
+    """With what is known of a larger box a bound may be positive that CROWN on the box alone does not find. Such a box
+    stays open if it is written down, and is closed otherwise."""
+    network = random_fc(rng, (2, 8, 8, 1))
+    for recorded in (False, True):
+        space = InputSpace(
+            network, [region(network, -1.0, 1.0, [1.0], 0.0)], Strategy(), Clock(10.0), recorded=recorded
+        )
+        crown = float(space._best_rows(_crowned(space), torch.zeros(1, dtype=torch.int64)).bound)
+        roots = space.roots()
+        centre = pre_activations(network, torch.zeros(1, 2, dtype=torch.float64))
+        for name in ("layers_lower", "layers_upper"):  # as if all neurons stayed where they are at the centre
+            roots.state[name] = torch.cat(centre[:-1], dim=1)
+        found = float(space.bound(roots).nodes.bound)
+        assert found > crown + 1e-3
+        space.rows[2].fill_(-(found + crown) / 2)  # between what the two can prove
+        assert bool(space.bound(roots).proved) is not recorded
+
+
+def _crowned(space: InputSpace) -> Enclosure:
+    enclosure = space._enclosure(space.roots())
+    tighten_layers(enclosure, LayerBounding(slopes=("crown",), ascent=None), lambda: None)
+    return enclosure
+
+
+def test_the_input_that_matters_is_split() -> None:
+    """−y = relu(−x₀) − relu(x₀ + 10 x₁): x₁ moves the bound ten times as far as x₀ does; x₂ is in nothing."""
+    build = Builder(np.random.default_rng(0), (3,))
+    first = torch.tensor([[1.0, 10.0, 0.0], [-1.0, 0.0, 0.0]], dtype=torch.float64)
+    hidden = build.relu(build.add(Linear(first), 0))
+    build.add(Linear(torch.tensor([[1.0, -1.0]], dtype=torch.float64)), hidden)
+    network = build.network()
+    space = InputSpace(network, [region(network, -1.0, 1.0, [-1.0], 0.0)], Strategy(), Clock(10.0))
+    bounded = space.bound(space.roots())
+    assert int(space.choose(bounded).split) == 1
+    gain = bounded.hints["gain"][0].tolist()
+    assert gain[1] > gain[0] > gain[2] == 0.0
+
+
+def test_the_gain_is_what_both_halves_save() -> None:
+    """One neuron over [−1, 3] that an input moves by ± ½: b̄ is ¾, and 3·½ / 3.5 and 2.5·1 / 3.5 in the halves."""
+    moves, lam = torch.tensor([[[0.5]]]), torch.tensor([[2.0]], dtype=torch.float64)
+    low, high = torch.tensor([[-1.0]], dtype=torch.float64), torch.tensor([[3.0]], dtype=torch.float64)
+    expected = 2 * (2 * 0.75 - 3 * 0.5 / 3.5 - 2.5 / 3.5)
+    assert float(_gains(moves, lam, low, high)) == pytest.approx(expected, abs=1e-6)
+    assert float(_gains(moves, -lam, low, high)) == 0.0  # the lower line costs nothing here

@@ -1,11 +1,12 @@
-"""Bisections of the input box, for networks with few inputs: bounded with CROWN, layer by layer.
+"""Bisections of the input box, for networks with few inputs: layers bounded forwards, rows backwards.
 
-Every bound is computed in float64 with its rounding error taken off. Layers are bounded for each box, from its parent's
-on: they tighten quickly as boxes shrink, which is why this beats splitting neurons in low dimensions.
+Layers are bounded for each box by zonotopes (`surebound.bounds.zonotope`), from its parent's bounds on: they tighten
+quickly as boxes shrink, which is why this beats splitting neurons in low dimensions. Rows are then bounded by CROWN, in
+float64 with its rounding error taken off.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,14 +20,28 @@ from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, tighten_layers
 from surebound.bounds.timed import timed
 from surebound.network.cost import products
 from surebound.network.graph import Network
+from surebound.network.linear import size
 from surebound.problem import Region
 from surebound.proof.record import ROOM
-from surebound.verify.clock import Clock
+from surebound.verify.clock import Budget, Clock
+from surebound.verify.forms import sharpest_forwards
 from surebound.verify.node import Nodes
 from surebound.verify.strategy import Strategy
 from surebound.verify.tree import Bounded, Leaf
 
-_BOUNDING = LayerBounding(slopes=("crown",), ascent=None)
+_CHECKED = LayerBounding(slopes=("crown",), ascent=None)
+"""How whoever checks a proof bounds the layers of a box."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The best row of each box."""
+
+    bound: Tensor  # (boxes,) sound
+    row: Tensor  # (boxes,) which of its region's rows it is
+    slope: Tensor  # (boxes, inputs) λ̄₀, minus its coefficients
+    lam: Tensor  # (boxes, neurons) λ̄
+    x: Tensor  # (boxes, inputs) its minimiser
 
 
 class InputSpace:
@@ -35,18 +50,30 @@ class InputSpace:
     def __init__(
         self, network: Network, regions: Sequence[Region], strategy: Strategy, clock: Clock, *, recorded: bool = False
     ) -> None:
-        """In a search that is `recorded`, a box is bounded from nothing but itself, as whoever checks it does."""
+        """In a search that is `recorded`, a box counts as proved if whoever checks the proof can prove it, too."""
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
-        self.rows = _stack(regions, network)
+        self.recorded, self.rows = recorded, _stack(regions, network)
         scale = torch.cat([part.flatten(1) for part in self.rows], dim=1).abs().amax(1)
         self.least = ROOM * scale if recorded else torch.zeros_like(scale)  # of a bound that proves
         self.counts = torch.tensor([len(region.constant) for region in regions])
         neurons = sum(network.widths)
-        self.remembered = neurons if neurons <= strategy.remembered and not recorded else 0
-        widest = max(network.widths, default=1)
-        in_time = PASS_PRODUCTS // (8 * max(products(network, network.output), 1))
-        self.batch = max(1, min(max(8, strategy.box_elements // (2 * widest**2)), in_time))
-        self.steepest = torch.zeros(network.inputs, dtype=torch.float64)  # largest slope seen for each input
+        self.remembered = neurons if neurons <= strategy.remembered else 0
+        self.widest = max(size(node.shape) for node in network.nodes)
+        self.products = max(products(network, network.output), 1)
+        lower, upper = (
+            torch.from_numpy(end).reshape(1, *network.input_shape)
+            for end in (regions[0].box.lower, regions[0].box.upper)
+        )
+        self.forward = sharpest_forwards(network, lower, upper, clock.check)
+        self.looks = Budget(strategy.looks)
+        self.symbols = network.inputs + neurons  # of a box, lately, at most
+
+    @property
+    def batch(self) -> int:
+        """As many boxes as stay in the cache, and in the time between two looks at the clock."""
+        in_cache = self.strategy.box_elements // (self.widest * self.symbols)
+        in_time = PASS_PRODUCTS // (self.products * self.symbols)
+        return max(1, min(max(8, in_cache), in_time))
 
     def roots(self) -> Nodes:
         count, infinite = len(self.regions), torch.full((len(self.regions), self.remembered), torch.inf).double()
@@ -68,63 +95,105 @@ class InputSpace:
 
     def bound(self, nodes: Nodes) -> Bounded:
         with self.clock.phase("bounding"):
-            state = nodes.state
-            known = (state["layers_lower"], state["layers_upper"]) if self.remembered else None
-            shape = (-1, *self.network.input_shape)
-            enclosure = Enclosure(self.network, state["lower"].reshape(shape), state["upper"].reshape(shape))
-            tighten_layers(enclosure, _BOUNDING, self.clock.check, known)
+            state, region = nodes.state, nodes.region
+            enclosure = self._enclosure(nodes)
+            pushed = self.forward.tighten(
+                enclosure, (state["layers_lower"], state["layers_upper"]) if self.remembered else None
+            )
+            self.symbols = max(1, pushed.symbols)
+            best = self._best_rows(enclosure, region)
+            proved = best.bound > self.least[region]
+            if self.recorded:
+                proved, row = self._as_checked(nodes, proved)
+                state = state | {"row": row}
+            low, high = _all_layers(enclosure)
             if self.remembered:
-                layers = [enclosure.layer(k) for k in range(len(self.network.layers))]
-                state = state | {
-                    "layers_lower": torch.cat([low for low, _ in layers], dim=1),
-                    "layers_upper": torch.cat([high for _, high in layers], dim=1),
-                }
-            bound, slope, x, row = self._best_rows(enclosure, nodes.region)
-        nodes = replace(nodes, bound=torch.maximum(bound, nodes.bound), state=state | {"row": row})
-        return Bounded(nodes, bound > self.least[nodes.region], {"bound": bound, "slope": slope, "x": x})
+                state = state | {"layers_lower": low, "layers_upper": high}
+        with self.clock.phase("branching"):
+            gain = torch.zeros_like(best.slope)
+            open_ = torch.nonzero(~proved).flatten()
+            moves = torch.cat([best.lam.new_zeros(len(pushed.inputs), len(nodes), 0).float(), *pushed.moves], dim=2)
+            gain[open_[:, None], pushed.inputs] = _gains(moves[:, open_], best.lam[open_], low[open_], high[open_])
+            gain += best.slope.abs() * (state["upper"] - state["lower"]) / 2
+        nodes = replace(nodes, bound=torch.maximum(best.bound, nodes.bound), state=state)
+        return Bounded(nodes, proved, {"bound": best.bound, "gain": gain, "x": best.x})
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
-        lowest = open_.hints["bound"].argsort()[: self.strategy.points]
-        yield torch.cat([open_.hints["x"][lowest], _middle(open_.nodes)[lowest]])
+        """The minimisers of the lowest boxes and their middles, for a share of the time."""
+        if self.looks.allows(seconds + 1.0):
+            with self.looks.spent():
+                lowest = open_.hints["bound"].argsort()[: self.strategy.points]
+                yield torch.cat([open_.hints["x"][lowest], _middle(open_.nodes)[lowest]])
 
     def choose(self, open_: Bounded) -> Nodes:
-        """The input with the largest width times slope; −1 where no input can be halved any more."""
+        """The input whose halving is expected to gain most; −1 where no input can be halved any more."""
         with self.clock.phase("branching"):
             lower, upper = open_.nodes.state["lower"], open_.nodes.state["upper"]
             middle = _middle(open_.nodes)
             divisible = (middle > lower) & (middle < upper)
-            steep = open_.hints["slope"].abs()
-            self.steepest = torch.maximum(self.steepest, steep.nan_to_num().amax(0))
-            # An input that hardly enters a box's linear bound may still be what its relaxations suffer from.
-            weight = steep + self.strategy.slope_floor * self.steepest + 1e-9
-            best, axis = torch.where(divisible, weight * (upper - lower), -1.0).max(1)
-        return replace(open_.nodes, split=torch.where(best > 0, axis, -1))  # not so where an overflow made it NaN
+            gain = open_.hints["gain"].nan_to_num() + 1e-9 * (upper - lower)
+            best, axis = torch.where(divisible, gain, -1.0).max(1)
+        return replace(open_.nodes, split=torch.where(best > 0, axis, -1))
 
     def decide(self, leaf: Nodes) -> Leaf:
         """A box that is too narrow to be halved stays open: its bound is within rounding of the threshold."""
         return Leaf(False)
 
-    def _best_rows(self, enclosure: Enclosure, region: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The best row's bound of each box, its coefficient on the input, its minimiser, and which row it is."""
-        form = GraphForm.at(enclosure, self.network.output)
-        bound = torch.full((len(region),), -torch.inf, dtype=torch.float64)
-        slope = torch.zeros(len(region), self.network.inputs, dtype=torch.float64)
-        x = (form.box_lower + form.box_upper).reshape(len(region), -1) / 2
-        row = torch.zeros(len(region), dtype=torch.int64)
-        shape = (len(region), form.neurons)
-        relaxation = relax(form.lower.reshape(shape), form.upper.reshape(shape))
-        slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
+    def _enclosure(self, nodes: Nodes) -> Enclosure:
+        shape = (-1, *self.network.input_shape)
+        return Enclosure(self.network, nodes.state["lower"].reshape(shape), nodes.state["upper"].reshape(shape))
+
+    def _as_checked(self, nodes: Nodes, proved: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of the proved boxes are proved by CROWN on all layers and nothing that is known of a larger box, and by
+        which row. # (boxes,) each"""
+        claimed, row, proved = torch.nonzero(proved).flatten(), torch.zeros_like(nodes.region), proved.clone()
+        together = max(8, self.strategy.box_elements // (2 * self.widest**2))
+        for part in claimed.split(together) if len(claimed) else ():
+            enclosure = self._enclosure(nodes[part])
+            tighten_layers(enclosure, _CHECKED, self.clock.check)
+            best = self._best_rows(enclosure, nodes.region[part])
+            row[part], proved[part] = best.row, best.bound > self.least[nodes.region[part]]
+        return proved, row
+
+    def _best_rows(self, enclosure: Enclosure, region: Tensor) -> _Best:
         on_output, on_input, constant = (part[region] for part in self.rows)
-        for r in range(constant.shape[1]):
-            rows = form.rows(on_output[:, r], on_input[:, r], constant[:, r])
-            rows = replace(rows, error=form.start_error(rows))
-            result = evaluate(timed(form, self.clock.check), rows, slopes, duals, keep=False)
-            better = result.bound >= bound
-            bound = torch.where(better, result.bound, bound)
-            slope = torch.where(better[:, None], result.pulled.at_input, slope)
-            x = torch.where(better[:, None], result.x, x)
-            row[better] = torch.minimum(torch.tensor(r), self.counts[region[better]] - 1)
-        return bound, slope, x, row
+        boxes, count = constant.shape
+        form = replace(GraphForm.at(enclosure, self.network.output), per_box=count)
+        rows = form.rows(on_output.flatten(0, 1), on_input.flatten(0, 1), constant.flatten())
+        rows = replace(rows, error=form.start_error(rows))
+        relaxation = relax(form.lower.reshape(boxes, -1), form.upper.reshape(boxes, -1))
+        slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
+        result = evaluate(timed(form, self.clock.check), rows, slopes, duals)
+        bound, row = result.bound.reshape(boxes, count).max(1)
+        at = torch.arange(boxes) * count + row
+        row = torch.minimum(row, self.counts[region] - 1)
+        return _Best(bound, row, result.pulled.at_input[at], result.pulled.lam[at], result.x[at])
+
+
+def _gains(moves: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """What halving each input is expected to take off the ReLUs' share of a bound, both halves together.
+
+    An input whose symbol moves x̂ by ±g leaves [l̂ + |g|, û] and [l̂, û − |g|] in place of [l̂, û], if layers move in the
+    halves as they do in the whole, and a row pays [λ̄]₊ b̄ for a neuron's upper line.
+    # (inputs, boxes, neurons), (boxes, neurons) … -> (boxes, inputs)
+    """
+    g, below, above = moves.abs(), (-low).clamp_min(0.0).to(moves.dtype), high.clamp_min(0.0).to(moves.dtype)
+    saved = 2 * _intercept(below, above) - _intercept((below - g).clamp_min(0.0), above)
+    saved -= _intercept(below, (above - g).clamp_min(0.0))
+    return torch.einsum("ibn,bn->bi", saved, lam.clamp_min(0.0).to(moves.dtype)).double()
+
+
+def _intercept(below: Tensor, above: Tensor) -> Tensor:
+    """b̄ on [−below, above]; 0 where a neuron is stable."""
+    return below * above / (below + above).clamp_min(1e-30)
+
+
+def _all_layers(enclosure: Enclosure) -> tuple[Tensor, Tensor]:
+    """l̂, û of all neurons, layer after layer. # (boxes, neurons) each"""
+    layers = [enclosure.layer(k) for k in range(len(enclosure.network.layers))]
+    empty = enclosure.lower[0].new_zeros(enclosure.boxes, 0)
+    low, high = (torch.cat([empty, *(layer[end] for layer in layers)], dim=1) for end in (0, 1))
+    return low, high
 
 
 def _middle(nodes: Nodes) -> Tensor:

@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,ray]'
 	@touch $@
 
 demo: $(INSTALLED) ## train on bundled digits, certify, and write a report
@@ -39,7 +39,8 @@ lint: $(INSTALLED) ## check style, types and imports
 mutants: $(INSTALLED) ## put bugs into the code and see that tests notice, about twenty minutes
 	$(BIN)/python tests/mutate.py --jobs $(JOBS) --table docs/mutants.md
 
-fuzz: $(INSTALLED) ## offer false proofs to the checker, of its own making and of verifiers with bugs, forty minutes
+fuzz: $(INSTALLED) ## claim false things to verifier and checker, fifty minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/false_claims.py --minutes 10
 	OMP_NUM_THREADS=1 $(BIN)/python tests/check/fuzz.py --minutes 30
 	OMP_NUM_THREADS=1 $(BIN)/python tests/lying.py --minutes 10
 

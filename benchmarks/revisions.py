@@ -7,6 +7,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -34,19 +35,24 @@ def this_commit() -> str:
 
 
 def environment(source: Path = HERE) -> dict[str, str]:
-    """The environment of a process that runs the surebound of a src folder."""
+    """The environment of a process that runs the surebound of a src folder, compiled as an installed one is."""
+    _compile(source)
     return os.environ | {"PYTHONPATH": str(source)}
 
 
 @contextmanager
 def source_of(revision: str) -> Iterator[Path]:
-    """A src folder as it was at a revision, compiled, so that the first start is as quick as the next."""
+    """A src folder as it was at a revision."""
     archive = _git("archive", revision, "src")
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
-        source = Path(folder, "src")
-        compileall.compile_dir(source, quiet=2)
-        yield source
+        yield Path(folder, "src")
+
+
+@cache
+def _compile(source: Path) -> None:
+    """So that the first start is as quick as the next, also where Python writes no bytecode by itself."""
+    compileall.compile_dir(source, quiet=2)
 
 
 def _git(*arguments: str) -> bytes:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import replay
@@ -30,7 +30,7 @@ from common import (
     run_instances,
     write_report,
 )
-from revisions import environment
+from revisions import HERE, environment
 
 GRACE = 30.0  # seconds after the timeout at which a process is killed
 VERDICTS = ("sat", "unsat", "unknown", "timeout")
@@ -52,8 +52,8 @@ def main() -> int:
     return int(any(r["wrong"] or r["replay"] or r["crash"] for r in records))
 
 
-def run_instance(instance: Instance, timeout: float, threads: int, *, source: Path | None = None) -> Record:
-    """Verify in a process of its own, then judge what it said. `source`: a src folder instead of what is installed."""
+def run_instance(instance: Instance, timeout: float, threads: int, *, source: Path = HERE) -> Record:
+    """Verify in a process of its own, then judge what it said. `source`: the src folder."""
     record, witness = verify_process(instance, timeout, threads, source=source)
     verdict = record["verdict"]
     return {
@@ -71,7 +71,7 @@ def run_instance(instance: Instance, timeout: float, threads: int, *, source: Pa
 
 
 def verify_process(
-    instance: Instance, timeout: float, threads: int, *, source: Path | None = None, options: Sequence[str] = ()
+    instance: Instance, timeout: float, threads: int, *, source: Path = HERE, options: Sequence[str] = ()
 ) -> tuple[Record, str]:
     """What a `surebound verify` process answered and how long it took, and the counterexample it wrote."""
     with tempfile.TemporaryDirectory() as folder:
@@ -79,8 +79,9 @@ def verify_process(
         command = [sys.executable, "-m", "surebound", "verify", str(instance.onnx), str(instance.vnnlib)]
         command += ["--timeout", str(timeout), "--threads", str(threads), "--quiet", *options]
         command += ["--json", str(result), "--counterexample", str(witness)]
+        env = environment(source)
         begin = time.perf_counter()
-        verdict, crash = _launch(command, timeout + GRACE, source)
+        verdict, crash = _launch(command, timeout + GRACE, env)
         wall = time.perf_counter() - begin
         details = json.loads(result.read_text()) if result.is_file() else {}
         text = witness.read_text() if witness.is_file() else ""
@@ -99,9 +100,8 @@ def verify_process(
     return record, text
 
 
-def _launch(command: Sequence[str], limit: float, source: Path | None = None) -> tuple[str, str | None]:
+def _launch(command: Sequence[str], limit: float, env: Mapping[str, str] | None = None) -> tuple[str, str | None]:
     """The verdict on the first line of stdout, and what went wrong if the process did not end as it should."""
-    env = None if source is None else environment(source)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=env)
     except subprocess.TimeoutExpired:

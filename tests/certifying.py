@@ -21,7 +21,8 @@ def take_digits(images: range) -> list[Sample]:
 
 def finish(certifier: Certifier, samples: list[Sample]) -> dict[int, Row]:
     rows, left = certifier.screen(samples)
-    return {row.image: row for row in (*rows, *map(certifier.search, left))}
+    by_image = {sample.image: sample for sample in samples}
+    return {row.image: row for row in (*rows, *(certifier.search(by_image[open_.image], open_) for open_ in left))}
 
 
 def no_attack(model: Any, x: Any, y: Any, **_: Any) -> ImageAttack:

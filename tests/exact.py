@@ -1,13 +1,16 @@
 """A network in rational arithmetic over its stored numbers: what every claim is measured against."""
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum
 from surebound.network.shape import Concat, Pick, Reshape
@@ -24,7 +27,7 @@ def fractions(numbers: Tensor | NDArray[Any] | Sequence[Any]) -> Exact:
 
 
 def exact_values(network: Network, x: Sequence[Any] | NDArray[Any]) -> list[Exact]:
-    """Every node's value at a point, in the node's shape. Convolutions are not among what it knows."""
+    """Every node's value at a point, in the node's shape."""
     values = [fractions(np.asarray(x)).reshape(network.input_shape)]
     for node in network.nodes[1:]:
         op, read = node.op, [values[j] for j in node.inputs]
@@ -32,6 +35,8 @@ def exact_values(network: Network, x: Sequence[Any] | NDArray[Any]) -> list[Exac
             y = np.maximum(read[0], Fraction(0))
         elif isinstance(op, Linear):
             y = np.dot(read[0], fractions(op.weight).T)
+        elif isinstance(op, Conv):
+            y = np.dot(read[0].reshape(-1), _matrix(op)).reshape(op.shape)
         elif isinstance(op, Scale):
             y = fractions(op.weight) * read[0]
         elif isinstance(op, Sum):
@@ -48,6 +53,12 @@ def exact_values(network: Network, x: Sequence[Any] | NDArray[Any]) -> list[Exac
         bias = getattr(op, "bias", None)
         values.append(y if bias is None else y + fractions(bias))
     return values
+
+
+def _matrix(op: Conv) -> Exact:
+    """A convolution of each unit vector, which rounds nothing. # (inputs, outputs)"""
+    units = torch.eye(math.prod(op.in_shape), dtype=torch.float64).reshape(-1, *op.in_shape)
+    return fractions(op.apply(units).flatten(1))
 
 
 def exact_output(network: Network, x: Sequence[Any] | NDArray[Any]) -> list[Fraction]:

@@ -49,7 +49,7 @@ LAZY = replace(
 def violated(seed: int, depth: float) -> tuple[Network, Property]:
     """A row of a small network, whose value at a point of the box is below 0 by a depth, in exact arithmetic."""
     network, box, row, _, x = known("fc" if seed % 2 else "wide", seed)
-    return network, _false(network, box, row, np.clip(x, box.lower, box.upper), depth)
+    return network, false_at(network, box, row, np.clip(x, box.lower, box.upper), depth)
 
 
 def cancelling(seed: int) -> tuple[Network, Property]:
@@ -62,7 +62,7 @@ def cancelling(seed: int) -> tuple[Network, Property]:
     )
     network = replace(network, nodes=big)
     x = rng.normal(size=3)
-    return network, _false(network, Box(x, x), rng.normal(size=2), x, 0.0)
+    return network, false_at(network, Box(x, x), rng.normal(size=2), x, 0.0)
 
 
 def grazing(seed: int) -> tuple[Network, Property]:
@@ -76,10 +76,10 @@ def grazing(seed: int) -> tuple[Network, Property]:
     node = build.relu(build.add(Shift(torch.tensor([delta], dtype=torch.float64)), node))  # −n + δ is no float32
     build.add(Linear(torch.tensor([[-gain]], dtype=torch.float64)), node)
     network, ends = build.network(), np.ones(inputs)
-    return network, _false(network, Box(-ends, ends), np.ones(1), ends, delta * gain / 2)
+    return network, false_at(network, Box(-ends, ends), np.ones(1), ends, delta * gain / 2)
 
 
-def _false(network: Network, box: Box, row: Any, x: Any, depth: float) -> Property:
+def false_at(network: Network, box: Box, row: Any, x: Any, depth: float) -> Property:
     value = sum(Fraction(c) * y for c, y in zip(row.tolist(), exact_output(network, x), strict=True))
     constant = round_down(-value - Fraction(depth))
     assert value + Fraction(constant) <= -Fraction(depth) and (box.lower <= x).all() and (x <= box.upper).all()

@@ -1,6 +1,7 @@
 """Small random networks, boxes and samples for the tests: float64, with weights that float32 represents exactly."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 from surebound.network.conv import Conv
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum
-from surebound.network.op import Affine, Shape
+from surebound.network.op import Affine, Shape, held
 from surebound.network.shape import Pick, Reshape
 
 Maker = Callable[[np.random.Generator], Network]
@@ -176,6 +177,19 @@ def random_twice(rng: np.random.Generator) -> Network:
     node = build.relu(build.linear(build.flatten(build.relu(joined)), 5))
     build.linear(node, 2)
     return build.network()
+
+
+def over_arrays(network: Network) -> Network:
+    """The same network over NumPy arrays."""
+    nodes = [
+        n if isinstance(n.op, Relu | Input) else replace(n, op=op_over_arrays(n.op))  # type: ignore[type-var]
+        for n in network.nodes
+    ]
+    return replace(network, nodes=tuple(nodes), numpy=True)
+
+
+def op_over_arrays(op: Affine) -> Affine:
+    return replace(op, **{name: value.numpy() for name, value in held(op).items()})  # type: ignore[type-var]
 
 
 def makers(*sizes: int) -> dict[str, Maker]:

@@ -81,6 +81,9 @@ def test_the_public_names_are_these() -> None:
                 "seed": 0,
                 "memory": None,
                 "early_stop": False,
+                "workers": None,
+                "cluster": None,
+                "resources": None,
                 "proof": False,
                 "on_progress": None,
             },
@@ -100,7 +103,9 @@ def test_the_public_names_are_these() -> None:
                 "seed": 0,
                 "early_stop": True,
                 "radius_search": False,
-                "workers": 1,
+                "workers": None,
+                "cluster": None,
+                "resources": None,
                 "resume": False,
                 "proofs": None,
                 "check_proofs": False,
@@ -120,7 +125,7 @@ def test_the_signatures_are_these(name: str, positional: list[str], keywords: di
 def test_the_fields_of_a_verdict_are_these() -> None:
     assert list(inspect.signature(surebound.Verdict).parameters) == [
         "status", "counterexample", "seconds", "seconds_by_phase", "subproblems", "lower_bound", "branching", "seed",
-        "reason", "proof",
+        "reason", "proof", "searched_by",
     ]  # fmt: skip
 
 
@@ -225,7 +230,7 @@ def test_arrays_of_any_kind_make_a_region() -> None:
 
 def test_all_errors_share_a_base() -> None:
     found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
-    assert len(found) == 10 and all(issubclass(e, surebound.SureboundError) for e in found)
+    assert len(found) == 11 and all(issubclass(e, surebound.SureboundError) for e in found)
 
 
 def test_files_that_are_not_there(tiny: Path) -> None:

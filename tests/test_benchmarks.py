@@ -243,6 +243,16 @@ def test_columns_of_a_profile_add_up(script: Any) -> None:
     assert "| sum | 8.50 | 1.75 |" in phases.seconds_table([("net", found)])
 
 
+def test_starts_are_compared_by_the_least_of_their_seconds(script: Any) -> None:
+    start = script("start")
+    costs = {"a": {"before": (2.0, 4.0), "now": (1.0, 1.0)}, "b": {"before": (1.0, 1.0), "now": (2.0, 1.0)}}
+    text = start.report(costs, "v1", "here")
+    assert "| a | 2.00 | 1.00 | 2.00 | 4.00 | 1.00 | 4.00 |" in text
+    assert "| **geometric mean** |  |  | **1.00** |  |  | **2.00** |" in text
+    wall, processor = start.run(["--version"], start.HERE, 1)
+    assert processor > 0 and wall > 0
+
+
 def test_both_forms_bound_the_same_nodes_alike(script: Any) -> None:
     bounding, rules = script("bounding"), script("rules")
     case = rules.random_case(width=20, inputs=8, eps=0.05)

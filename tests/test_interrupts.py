@@ -174,8 +174,7 @@ def test_while_workers_import_torch(
     """Whether the signal reaches the whole group, as Ctrl-C does, or the command alone."""
     (tmp_path / "run").symlink_to(folder / "run")
     command = [sys.executable, "-m", "surebound", *arguments]
-    inside = "multiprocessing" if arguments[0] == "certify" else "surebound.reproduce.worker"
-    process = _stalled(command, tmp_path, folder, at="torch", inside=inside)
+    process = _stalled(command, tmp_path, folder, at="torch", inside="surebound.work")
     (os.killpg if whole else os.kill)(process.pid, number)
     code, out, err = ended(process)
     assert (code, out) == (128 + number, "")

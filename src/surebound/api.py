@@ -4,12 +4,12 @@ Heavy imports happen inside the calls, so `import surebound` is quick.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from surebound.bounds.result import LayerBounds
     from surebound.data.dataset import Dataset
     from surebound.evaluate.certify import Certification
-    from surebound.evaluate.certify import OnProgress as OnCertifyProgress
+    from surebound.evaluate.certifying import OnProgress as OnCertifyProgress
     from surebound.network.model import Model
     from surebound.train.config import TrainConfig
     from surebound.train.loop import OnProgress as OnTrainProgress
@@ -62,6 +62,9 @@ def verify(
     seed: int = 0,
     memory: int | None = None,
     early_stop: bool = False,
+    workers: int | str | None = None,
+    cluster: str | None = None,
+    resources: Mapping[str, Any] | None = None,
     proof: bool = False,
     on_progress: "OnProgress | None" = None,
 ) -> Verdict:
@@ -76,6 +79,9 @@ def verify(
         seed: for the attacks, the only source of randomness.
         memory: bytes for the search's queue, which goes to disk beyond; None for a quarter of what is free.
         early_stop: answer ``timeout`` as soon as the search is not expected to end in time.
+        workers: processes of one thread each that share a search that takes longer; ``auto``: as many as torch has
+            threads, if a trial says that they are faster than these.
+        cluster: instead, the address of a Ray cluster, as for `certify`, with its `resources`.
         proof: keep a proof of ``unsat`` in ``verdict.proof``, whose ``save`` writes it for `surebound.check`.
         on_progress: called now and then with a `surebound.verify.progress.Progress`.
     """
@@ -84,7 +90,16 @@ def verify(
 
     begin = time.monotonic()
     options = Options.of(
-        search, timeout=timeout, branching=branching, seed=seed, memory=memory, early_stop=early_stop, proof=proof
+        search,
+        timeout=timeout,
+        branching=branching,
+        seed=seed,
+        memory=memory,
+        early_stop=early_stop,
+        workers=workers,
+        cluster=cluster,
+        resources=resources,
+        proof=proof,
     )
     end = inf if timeout is None else begin + timeout
     model = None if isinstance(net, str | Path) else _loaded(net)
@@ -211,7 +226,9 @@ def certify(
     seed: int = 0,
     early_stop: bool = True,
     radius_search: bool = False,
-    workers: int = 1,
+    workers: int | None = None,
+    cluster: str | None = None,
+    resources: Mapping[str, Any] | None = None,
     resume: bool = False,
     proofs: str | Path | None = None,
     check_proofs: bool = False,
@@ -219,8 +236,6 @@ def certify(
     on_progress: "OnCertifyProgress | None" = None,
 ) -> "Certification":
     """Certify test images: how many a network gets right, keeps right under attack, and provably keeps right.
-
-    Call it from under ``if __name__ == "__main__":`` with more than one worker: each is a fresh Python process.
 
     Args:
         model: an ONNX file, or the output folder of a training run.
@@ -235,24 +250,29 @@ def certify(
         seed: for the attacks, the only source of randomness.
         early_stop: give up on an image as soon as its search is not expected to end in time.
         radius_search: also find, by bisection up to `eps`, the largest radius proved and the smallest one broken.
-        workers: processes, each with one thread; 1 works in this process.
+        workers: processes, each with one thread; None or 1 works in this process.
+        cluster: instead, the address of a Ray cluster: ``"HOST:PORT"``, or ``"auto"`` for one that runs here or is
+            started for this call.
+        resources: what each task takes of the cluster, as Ray's own options: ``{"num_gpus": 1}``.
         resume: go on with results that the store has, instead of complaining about them.
         proofs: a folder for a proof of each image that is verified, and the property it is about. Images that were
             verified before and have no proof there are verified again.
         check_proofs: have `surebound.check` check each proof as soon as it is written; an image whose proof it refuses
             is not verified.
         data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
-        on_progress: called now and then with a `surebound.evaluate.certify.CertifyProgress`.
+        on_progress: called now and then with a `surebound.evaluate.certifying.CertifyProgress`.
     """
     from surebound.data import load_dataset
     from surebound.evaluate.certify import certify as run
     from surebound.evaluate.stages import Settings
     from surebound.evaluate.task import Task, exact
+    from surebound.work import choose
 
     if not isinstance(model, str | Path):
         raise UsageError(
             f"certify got a {type(model).__name__} for a model; expected the path of an ONNX file or training folder"
         )
+    engine = choose(workers=workers, cluster=cluster, resources=resources)
     if isinstance(dataset, str | Path):
         dataset = load_dataset(str(dataset), data_dir)
     settings = Settings.of(
@@ -274,4 +294,4 @@ def certify(
         proofs=None if proofs is None else Path(proofs),
         check_proofs=check_proofs,
     )
-    return run(task, Path(store), workers=workers, resume=resume, on_progress=on_progress)
+    return run(task, Path(store), engine=engine, resume=resume, on_progress=on_progress)

@@ -10,6 +10,7 @@
     ├── TrainingError           a training run that cannot go on
     ├── StoreError              a file of results that cannot be read or written
     └── ResourceError           memory or disk ran out in a way that could not be avoided
+        └── WorkerLostError     the processes that did a piece of work died, again and again
 
 Each message is one sentence that names the thing, what it got and what was expected. The command line prints it and
 exits with code 2; anything outside this tree is a bug in surebound.
@@ -98,3 +99,7 @@ class StoreError(SureboundError):
 
 class ResourceError(SureboundError):
     """Memory or disk ran out."""
+
+
+class WorkerLostError(ResourceError):
+    """The processes that did a piece of work died, again and again."""

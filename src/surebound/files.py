@@ -1,5 +1,6 @@
 """Writing files so that whoever dies in between leaves the old ones whole."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,18 @@ def replacing(path: str | Path, *, tag: str = "") -> Iterator[Path]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"cannot write '{path}' ({reason}); expected a file name in a folder with room") from error
+
+
+def claim(folder: Path) -> int | None:
+    """Hold a folder until the descriptor that is returned is closed, by all processes that have it; None if another
+    one holds it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
 
 
 def _kind(path: Path) -> str:

@@ -11,6 +11,7 @@ All numbers are float64. Boxes are rounded outward and rows to nearest, so that 
 constants of the property may differ from the stored ones (by at most one relative rounding, 2**-53, each).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -114,6 +115,20 @@ class Region:
         if self.rounded:  # the exact constants lie within one rounding of the stored ones: demand it for all of them
             value += sum((abs(p) for p in products), Fraction(0)) / 2**52
         return value < 0 if self.strict[r] else value <= 0
+
+
+def stack_rows(regions: Sequence[Region], count: int | None = None) -> tuple[Matrix, Matrix, Vector]:
+    """All rows of all regions over a box, one after the other, the last repeated until there are `count`.
+
+    # (rows, outputs), (rows, inputs), (rows,)
+    """
+    zero = np.zeros_like(regions[0].box.lower)[None]
+    on_output = np.concatenate([r.on_output for r in regions])
+    on_input = np.concatenate([zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions])
+    constant = np.concatenate([r.constant for r in regions])
+    more = len(constant) if count is None else count
+    index = np.minimum(np.arange(more), len(constant) - 1)
+    return on_output[index], on_input[index], constant[index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,3 +273,4 @@ class Verdict:
     seed: int = 0
     reason: str = ""
     proof: Any = field(default=None, repr=False)  # a `surebound.proof.write.Proof` of `unsat`, if one was asked for
+    searched_by: str = ""  # workers or threads, where there was a choice

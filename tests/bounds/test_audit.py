@@ -12,6 +12,7 @@ from one_by_one import add_one_by_one
 
 from surebound.bounds import BOUNDS
 from surebound.bounds.audit import WrongBound, auditing
+from surebound.bounds.beta_crown import Duals, Splits
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import LayerBounding, fold_network
@@ -89,6 +90,23 @@ def test_every_bound_is_confirmed(method: str, make: Callable[[np.random.Generat
     with auditing() as audit:
         BOUNDS[method](network, centre - 0.05, centre + 0.05)
     assert audit.claims >= 8 and audit.least >= 0
+
+
+def test_a_split_counts_where_nothing_reads_the_neuron() -> None:
+    """y = 0 relu(1 − x), and 1.25 − x ≥ 0.25 where 1 − x ≥ 0: the multiplier of the split is all of the proof."""
+    build = Builder((1,))
+    network = build.build(build.linear(build.relu(build.linear(0, -np.ones((1, 1)), np.ones(1))), np.zeros((1, 1))))
+    box, one = Box(np.array([0.5]), np.array([2.0])), np.ones(1)
+    region = Region(
+        box=box, on_output=one[None], on_input=-one[None], constant=1.25 * one, strict=np.zeros(1, dtype=bool)
+    )
+    enclosure = Enclosure(network, *(torch.from_numpy(end)[None] for end in (box.lower, box.upper)))
+    with auditing() as audit:
+        form = GraphForm.at(enclosure, network.output)
+        subject = Subject(network, form, specify(form, [region]))
+        splits = Splits(torch.zeros(1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int8))
+        bound = subject.sound_bounds(splits, Duals(torch.zeros(1, 1), torch.ones(1, 1), None))
+    assert 0.2 < float(bound) <= 0.25 and audit.claims > 0
 
 
 def test_a_large_network_is_not_looked_at() -> None:

@@ -305,7 +305,7 @@ def test_a_bound_holds_for_negative_inputs(key: str) -> None:
 def test_an_operation_reads_inputs_of_many_readers(key: str) -> None:
     """x is read 255 times and y once: a sum of −x and y pays for what is added to x's coefficient afterwards."""
     build = Builder((2,))
-    x, y = (build.reshape(build.pick(0, torch.tensor([i])), (1,)) for i in range(2))
+    x, y = (build.reshape(build.pick(0, np.array([i])), (1,)) for i in range(2))
     terms = [build.linear(x, [[-U]]) for _ in range(255)] + [build.sum(x, y, signs=(-1, 1))]
     while len(terms) > 1:
         terms = [build.sum(a, b) for a, b in zip(terms[::2], terms[1::2], strict=True)]

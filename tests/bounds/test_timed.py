@@ -9,8 +9,9 @@ from networks import random_box, random_conv, random_fc, random_residual
 
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, fold_network, products, settle_layers, tighten_layers
+from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, fold_network, settle_layers, tighten_layers
 from surebound.bounds.timed import timed
+from surebound.network.cost import products
 from surebound.network.graph import Network
 
 MAKES = {

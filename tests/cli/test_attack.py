@@ -16,12 +16,12 @@ from commands import surebound as run
 from commands import write_tiny
 from torch import nn
 
-import surebound.attacks.images
 from surebound import __version__
 from surebound.attacks.images import ImageAttack, attack_images
 from surebound.cli import COMMANDS
 from surebound.cli.arguments import eps, eps_text, indices
 from surebound.cli.main import main
+from surebound.evaluate import attacking
 from surebound.train.export import export_onnx
 
 DIGITS = ["--dataset", "digits"]
@@ -64,6 +64,20 @@ def test_accuracies_and_json(folder: Path, tmp_path: Path) -> None:
     assert (record["standard"], record["robust"]) == (correct / 360, robust / 360)
     assert record["attacked"] == np.flatnonzero((clean > 0) & (least <= 0)).tolist()
     assert (record["eps"], record["version"], record["interrupted"]) == ("0.05", __version__, False)
+
+
+@pytest.mark.slow
+def test_workers_come_to_the_same(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = []
+    for options in (["--threads", "1"], ["--workers", "2"]):
+        report = tmp_path / "report.json"
+        arguments = ["attack", str(folder / "run"), *DIGITS, "--eps", "0.05", "--json", str(report), *options]
+        assert main([*arguments, "--steps", "3", "--first", "170"]) == 0
+        records.append(json.loads(report.read_text()))
+    assert capsys.readouterr().err == ""
+    assert len(records[0]["attacked"]) > 5
+    for name in ("images", "correct", "attacked"):
+        assert records[0][name] == records[1][name]
 
 
 @pytest.mark.parametrize("method", ["pgd", "mi-fgsm"])
@@ -155,18 +169,16 @@ def test_what_is_missing_or_excluded(capsys: pytest.CaptureFixture[str]) -> None
 def test_an_interrupt_keeps_what_is_known(
     finished: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = attack_images
+    done = 0
 
-    def interrupted(*args: Any, on_progress: Any, **options: Any) -> ImageAttack:
-        def watch(result: ImageAttack) -> None:
-            on_progress(result)
+    def interrupted(model: Any, x: Any, y: Any, **options: Any) -> ImageAttack:
+        nonlocal done
+        if done == finished:
             raise KeyboardInterrupt
+        done += len(x)
+        return attack_images(model, x, y, **options)
 
-        if finished == 0:
-            raise KeyboardInterrupt
-        return whole(*args, on_progress=watch, **options)
-
-    monkeypatch.setattr(surebound.attacks.images, "attack_images", interrupted)
+    monkeypatch.setattr(attacking, "attack_images", interrupted)
     report = tmp_path / "report.json"
     assert main(["attack", str(folder / "run"), *DIGITS, "--eps", "0.05", "--json", str(report)]) == 130
     out, err = capsys.readouterr()

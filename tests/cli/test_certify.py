@@ -150,14 +150,14 @@ def test_workers_end_with_their_parent(folder: Path, tmp_path: Path) -> None:
     going = _start(folder, tmp_path / "s.sqlite", "--workers", "2", "--quiet")
     deadline = time.monotonic() + 60
     children: list[int] = []
-    while len(children) < 3 and time.monotonic() < deadline:  # two workers and multiprocessing's own helper
+    while len(children) < 2 and time.monotonic() < deadline:
         children = _children(going.pid)
         time.sleep(0.05)
     going.kill()
     going.communicate()
     while any(map(_alive, children)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert len(children) >= 2 and not any(map(_alive, children))
+    assert len(children) == 2 and not any(map(_alive, children))
 
 
 def _children(pid: int) -> list[int]:

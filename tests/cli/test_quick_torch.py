@@ -54,3 +54,24 @@ def test_after_an_ordinary_import_nothing_changes() -> None:
     code += "import sys\nprint(any(isinstance(m, Deferred) for m in sys.modules.values()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_is_imported_is_not_collected(enabled: bool) -> None:
+    """Nor is anything while it is imported; afterwards all is as before."""
+    code = f"""
+import gc
+from surebound.cli.quick_torch import uncollected
+(gc.enable if {enabled} else gc.disable)()
+with uncollected():
+    assert not gc.isenabled()
+print(gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+    assert run(code) == f"{enabled} True"
+
+
+def test_preloading_leaves_torch_as_it_is() -> None:
+    code = "from surebound.cli.quick_torch import preload, quick_import\npreload()\nquick_import()\n"
+    code += "import torch\nprint(torch.ones(2, 2).mm(torch.ones(2, 2)).sum().item())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "8.0"

@@ -1,12 +1,10 @@
 """Certifying images: outcomes against MILP and closed forms, stores that resume, radii between what is true."""
 
 import hashlib
-import multiprocessing
 import os
 import signal
 import time
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from threading import Thread
@@ -22,16 +20,21 @@ from classifiers import least_margins, nearest_means, small_digits, write
 import surebound
 from surebound.bounds.planet_lp import milp_minimum
 from surebound.data.dataset import Dataset, Images
-from surebound.errors import MissingFileError, NetworkError, ResourceError, StoreError, UsageError
+from surebound.errors import MissingFileError, NetworkError, StoreError, UsageError
 from surebound.evaluate import stages
-from surebound.evaluate.certify import BATCH, CertifyProgress, certify
+from surebound.evaluate.certify import certify
+from surebound.evaluate.certifying import BATCH, CertifyProgress
 from surebound.evaluate.radius import distance
 from surebound.evaluate.stages import Certifier, Open, Settings
 from surebound.evaluate.store import Row, Store
 from surebound.evaluate.task import Task
+from surebound.evaluate.worker import CertifySetup, Result, Work
 from surebound.load.onnx_file import fingerprint
 from surebound.problem import Robustness
 from surebound.verify.cascade import End, Settled
+from surebound.work.inline import InlinePool
+from surebound.work.processes import Processes
+from surebound.work.task import Ended, Lost
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +79,9 @@ def test_a_proved_rival_is_not_searched_again(net: Path) -> None:
     model = surebound.load(net)
     certifier = Certifier(model, EPS, Settings(attack="pgd", steps=1, restarts=1, targets=1))
     _, left = certifier.screen(take_digits(range(60)))
-    assert left and all(0 < len(image.rivals) < 10 and image.sample.label not in image.rivals for image in left)
+    label = {sample.image: sample.label for sample in take_digits(range(60))}
+    assert left and all(0 < len(image.rivals) < 10 and label[image.image] not in image.rivals for image in left)
+    assert all(image.margin <= 0 for image in left)
     assert any(len(image.rivals) < 9 for image in left)
 
 
@@ -107,8 +112,7 @@ def test_a_stage_of_ones_own_counts_as_search(net: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(stages, "closing", lambda engine: [Guess()])
     certifier = Certifier(surebound.load(net), EPS, Settings())
-    open_ = [Open(sample, sample.label, (0,)) for sample in take_digits(range(3))]
-    rows = [certifier.search(left) for left in open_]
+    rows = [certifier.search(sample, Open(sample.image, sample.label, (0,))) for sample in take_digits(range(3))]
     assert [(row.outcome, row.stage) for row in rows] == [
         ("falsified", "search"),
         ("verified", "search"),
@@ -117,8 +121,9 @@ def test_a_stage_of_ones_own_counts_as_search(net: Path, monkeypatch: pytest.Mon
 
 
 def test_a_search_without_time(net: Path) -> None:
-    _, left = Certifier(surebound.load(net), EPS, Settings()).screen(take_digits(range(60)))
-    row = Certifier(surebound.load(net), EPS, Settings(timeout=1e-9)).search(left[0])
+    samples = take_digits(range(60))
+    _, left = Certifier(surebound.load(net), EPS, Settings()).screen(samples)
+    row = Certifier(surebound.load(net), EPS, Settings(timeout=1e-9)).search(samples[left[0].image], left[0])
     assert row.outcome == "timeout" and row.counter is None
 
 
@@ -145,7 +150,7 @@ def test_resume_goes_on_and_extends(net: Path, tmp_path: Path) -> None:
 
 def test_workers_come_to_the_same_conclusions(net: Path, tmp_path: Path) -> None:
     alone = certify(_task(net, range(70)), tmp_path / "a.sqlite")
-    together = certify(_task(net, range(70)), tmp_path / "b.sqlite", workers=2)
+    together = certify(_task(net, range(70)), tmp_path / "b.sqlite", engine=Processes(2))
     assert _outcomes(alone.rows) == _outcomes(together.rows)
 
 
@@ -283,29 +288,91 @@ def test_radii_are_written_one_by_one(net: Path, tmp_path: Path) -> None:
     assert len(set(seen)) >= 5
 
 
-def test_a_killed_worker_is_one_sentence(net: Path, tmp_path: Path) -> None:
+def test_a_killed_workers_images_are_done_by_another(net: Path, tmp_path: Path) -> None:
     def kill(progress: CertifyProgress) -> None:
         if not progress.done:
             Thread(target=_kill_a_child, daemon=True).start()
 
-    with pytest.raises(ResourceError, match="a worker was killed"):
-        certify(_task(net, range(300)), tmp_path / "s.sqlite", workers=2, on_progress=kill)
-    done = certify(_task(net, range(5)), tmp_path / "s.sqlite", resume=True)
-    assert len(done.rows) == 5
-
-
-def test_a_worker_killed_while_another_starts(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the pool's pipes are closed, which is an OSError of its own."""
-
-    def closed(*_: object) -> None:
-        raise OSError("handle is closed")
-
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", closed)
-    with pytest.raises(ResourceError, match="a worker was killed"):
-        certify(_task(net, range(5)), tmp_path / "s.sqlite", workers=2)
+    alone = certify(_task(net, range(100)), tmp_path / "a.sqlite")
+    together = certify(_task(net, range(100)), tmp_path / "b.sqlite", engine=Processes(2), on_progress=kill)
+    assert _outcomes(alone.rows) == _outcomes(together.rows)
 
 
 def _kill_a_child() -> None:
-    while not (children := multiprocessing.active_children()):
+    tasks = Path(f"/proc/{os.getpid()}/task")
+    while not (children := [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]):
         time.sleep(0.01)
-    os.kill(children[0].pid or 0, signal.SIGKILL)
+    os.kill(int(children[0]), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class _Deadly:
+    """An engine whose workers die of some images."""
+
+    images: set[int]
+    on: str  # the kind of work that they die of
+    asked: list[Any]
+    remote: bool = False
+    slots: int = 1
+
+    def open(self, setup: CertifySetup) -> "_Deadly":
+        self.asked.append(setup())
+        return self
+
+    def begin(self, number: int, work: Work, grace: float) -> None:
+        self.asked[1:] = [number, work]
+
+    def stop(self, number: int) -> None: ...
+
+    def wait(self, seconds: float | None) -> list[Any]:
+        do, number, work = self.asked
+        if type(work).__name__ == self.on and self.images & set(work.images):
+            return [Lost(number, "out of memory")]
+        return [Ended(number, do(work, None), 0.1)]
+
+    def __enter__(self) -> "_Deadly":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["Screen", "Open", "Probe"])
+def test_an_image_that_workers_die_of_is_undecided(net: Path, tmp_path: Path, kind: str) -> None:
+    probed = kind == "Probe"
+    task = _task(net, range(40), radius_search=probed)
+    alone = certify(_task(net, range(40)), tmp_path / "a.sqlite")
+    searched = [row.image for row in alone.rows if row.stage in ("alpha-crown", "search")]
+    wrong = [row.image for row in alone.rows if not row.correct]
+    deadly = {searched[0]} if kind == "Open" else {3, wrong[0]}
+    rows = certify(task, tmp_path / "b.sqlite", engine=_Deadly(deadly, kind, [])).rows
+    for before, after in zip(alone.rows, rows, strict=True):
+        expected = before.outcome
+        if before.image in deadly:
+            assert "out of memory (3 times)" in after.reason or not before.correct
+            assert after.certified_eps is None and after.predicted == before.predicted
+            expected = "unknown" if before.correct and not probed else before.outcome
+        assert after.outcome == expected
+
+
+def test_the_hardest_images_are_searched_first(net: Path, tmp_path: Path) -> None:
+    engine = _Noting([])
+    certify(_task(net, range(200), attack="pgd", steps=1, restarts=1, targets=1), tmp_path / "s.sqlite", engine=engine)
+    kinds = [type(work).__name__ for work in engine.seen]
+    assert kinds == sorted(kinds, key=["Screen", "Open"].index) and kinds.count("Screen") == 4
+    margins = [work.margin for work in engine.seen if isinstance(work, Open)]
+    assert len(margins) > 5 and margins == sorted(margins)
+
+
+@dataclass(frozen=True)
+class _Noting:
+    """Inline, and what it was asked to do in which order."""
+
+    seen: list[Work]
+    remote: bool = False
+
+    def open(self, setup: CertifySetup) -> InlinePool[Work, Result]:
+        def noting() -> Any:
+            do = setup()
+            return lambda work, call: (self.seen.append(work), do(work, call))[1]
+
+        return InlinePool(noting)

@@ -3,14 +3,16 @@
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import op_over_arrays
 from torch import Tensor
 
 from surebound.network.conv import Conv
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
-from surebound.network.op import Affine, Shape, absolute, cast
+from surebound.network.op import Affine, Shape, absolute, cast, tensors
 from surebound.network.shape import Concat, Pick, Reshape
 
 _GENERATOR = torch.Generator().manual_seed(3)
@@ -140,6 +142,24 @@ def test_roundings_are_as_many_as_the_terms_of_a_sum(case: Case) -> None:
     together = sum((matrix != 0).sum(dim=0) for matrix in _dense(case))
     most = max(int(t.max()) for t in (*terms, together))
     assert case.op.roundings >= most - (getattr(case.op, "weight", None) is None)
+
+
+@each
+@pytest.mark.parametrize("batch", [0, 1, 5])
+def test_over_arrays_it_is_the_same(case: Case, batch: int) -> None:
+    """Both err by at most γₙ · Σ |terms|, so that they differ by no more than twice that; not at all if n = 0."""
+    op, bold = op_over_arrays(case.op), absolute(case.op)
+    xs, g = [_t(batch, *s) for s in case.inputs], _t(batch, *case.shape)
+    gamma = 2 * case.op.roundings * 2.0**-53 * 1.01
+    ours = [op.apply(*(x.numpy() for x in xs)), *op.adjoint(g.numpy())]
+    theirs = [case.op.apply(*xs), *case.op.adjoint(g)]
+    terms = [bold.apply(*(x.abs() for x in xs)), *bold.adjoint(g.abs())]
+    for array, tensor, most in zip(ours, theirs, terms, strict=True):
+        assert isinstance(array, np.ndarray) and array.dtype == np.float64 and array.shape == tensor.shape
+        assert bool((np.abs(array - tensor.numpy()) <= gamma * most.numpy()).all())
+    assert (op.shape, op.roundings) == (case.op.shape, case.op.roundings)
+    for name, value in vars(tensors(op)).items():
+        assert not isinstance(value, np.ndarray), name
 
 
 def test_linear_against_torch() -> None:

@@ -20,12 +20,13 @@ from surebound.cli.main import main
 from surebound.errors import UsageError
 from surebound.evaluate.store import Row, Run, Store
 from surebound.reproduce.job import Job
+from surebound.reproduce.jobs import JobEnded, Status, run_jobs
 from surebound.reproduce.lock import locked
 from surebound.reproduce.pace import Pace
 from surebound.reproduce.place import Place
-from surebound.reproduce.pool import Ended, Pool, Status
 from surebound.reproduce.scales import METHODS, NETWORKS, PROFILES, RULES, SCALES, SETTINGS, Cell
 from surebound.train.config import read_config
+from surebound.work.processes import Processes
 
 pytestmark = pytest.mark.slow
 
@@ -249,26 +250,25 @@ def test_first_steps_leave_nothing_behind(tmp_path: Path, capsys: pytest.Capture
     assert main([*TABLE1, *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| 8/255 | ibp-shi | 2 | ")
-    assert [p.name for p in tmp_path.iterdir()] == [".lock"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_that_dies_fails_its_job_only(tmp_path: Path) -> None:
     place = Place(out=str(tmp_path), scale_name="smoke")
-    ended: list[Ended] = []
+    ended: list[JobEnded] = []
 
-    def then(job: Ended) -> list[Job]:
+    def then(job: JobEnded) -> list[Job]:
         ended.append(job)
         return []
 
-    with locked(tmp_path) as handle, Pool(1, place, handle) as pool:
+    def on_status(_: Status) -> None:
+        if not ended:
+            for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
 
-        def on_status(status: Status) -> None:
-            if not ended:
-                pool._workers[0]._process.kill()
-
-        jobs = [Job(kind="try", cell=cell, steps=1) for cell in CELLS[:2]]
-        pool.run(jobs, then=then, total=2, on_status=on_status)
-    assert ended[0].result is None and "ended by SIGKILL" in ended[0].reason
+    jobs = [Job(kind="try", cell=cell, steps=1) for cell in CELLS[:2]]
+    run_jobs(Processes(1), place, jobs, then=then, total=2, on_status=on_status)
+    assert ended[0].result is None and "ended by SIGKILL (out of memory?) (3 times)" in ended[0].reason
     assert ended[1].result is not None and ended[1].result["steps"] == 1
 
 
@@ -280,7 +280,7 @@ def test_one_reproduction_at_a_time(
         monkeypatch.setattr(time, "monotonic", lambda: next(seconds))  # so that nobody waits
         assert main([*TABLE1, "--out", str(tmp_path)]) == 2
     assert "another 'surebound reproduce' is at work" in capsys.readouterr().err
-    assert [p.name for p in tmp_path.iterdir()] == [".lock"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

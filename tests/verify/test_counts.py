@@ -45,11 +45,10 @@ def test_every_image_counts_its_rivals_once_and_two_for_each_split(
 def test_a_search_counts_what_was_screened(tmp_path: Path) -> None:
     """Also where it has no time to bound anything itself."""
     model = surebound.load(write(small_digits(), tmp_path))
-    _, left = Certifier(model, EPS, Settings(attack="pgd", steps=1, restarts=1, targets=1)).screen(
-        take_digits(range(60))
-    )
+    samples = take_digits(range(60))
+    _, left = Certifier(model, EPS, Settings(attack="pgd", steps=1, restarts=1, targets=1)).screen(samples)
     image = next(image for image in left if len(image.rivals) < RIVALS)
-    row = Certifier(model, EPS, Settings(timeout=1e-9)).search(image)
+    row = Certifier(model, EPS, Settings(timeout=1e-9)).search(samples[image.image], image)
     assert (row.outcome, row.stage, row.subproblems) == ("timeout", "search", RIVALS)
 
 

@@ -14,7 +14,7 @@ import surebound
 from surebound.bounds.enclosure import enclose
 from surebound.bounds.margins import interval_rows
 from surebound.load.vnnlib import read_property
-from surebound.problem import Region
+from surebound.problem import Region, stack_rows
 from surebound.verify.cascade import Question, Settled, run
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
@@ -22,7 +22,6 @@ from surebound.verify.node import Nodes
 from surebound.verify.options import Options
 from surebound.verify.queue import Queue
 from surebound.verify.stages import closing, screening
-from surebound.verify.subject import stack_rows
 from surebound.verify.tree import Bounded, Leaf, Tree
 
 

@@ -9,19 +9,23 @@ around x with Jacobian J = A_n D_{n−1} A_{n−1} ⋯ D_1 A_1, and ∇v(x) = J�
 the D_k and one backward pass, with no autograd. A ReLU at 0 counts as inactive; of tied rows, one counts.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from copy import copy
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surebound.errors import PropertyError
+from surebound.network.arrays import concat, library, no_gradients, positive
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Box, Region
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WAVE_BYTES = 1 << 23
 """The largest tensor of a pass. More is no faster once it leaves the cache, and finds nothing sooner."""
@@ -59,33 +63,33 @@ class Objective:
                     f"an attack on a region over {inputs} inputs and {outputs} outputs needs a network of that size,"
                     f" got {network.inputs} inputs and {network.outputs} outputs"
                 )
-        self._network = network.to(torch.float32)
+        self._network = network.single()
         self._wave_bytes = wave_bytes
         boxes: dict[Box, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
         for region in regions:
             if region.box not in boxes:
                 boxes[region.box] = round_inward(region.box) if thin == "skip" else _round_or_fix(region.box)
         empty = np.zeros((0, network.inputs), dtype=np.float32)
-        self.lower = torch.from_numpy(np.stack([boxes[r.box][0] for r in regions]) if regions else empty)
-        self.upper = torch.from_numpy(np.stack([boxes[r.box][1] for r in regions]) if regions else empty.copy())
+        self.lower = network.array(np.stack([boxes[r.box][0] for r in regions]) if regions else empty)
+        self.upper = network.array(np.stack([boxes[r.box][1] for r in regions]) if regions else empty.copy())
         self.attackable = (self.lower <= self.upper).all(1)
 
         # Rows that a region does not have are 0 · y − ∞: never the maximum, unless there is no other row.
         rows = max((len(r.constant) for r in regions), default=1) or 1
-        self._on_output = torch.zeros(len(regions), rows, network.outputs)
-        self._constant = torch.full((len(regions), rows), -torch.inf)
-        self._strict: Tensor | None = torch.zeros(len(regions), rows, dtype=torch.bool)
-        any_input = any(r.on_input is not None for r in regions)
-        self._on_input = torch.zeros(len(regions), rows, network.inputs) if any_input else None
-        for i, region in enumerate(regions):
-            n = len(region.constant)
-            self._on_output[i, :n] = torch.from_numpy(region.on_output)
-            self._constant[i, :n] = torch.from_numpy(region.constant)
-            self._strict[i, :n] = torch.from_numpy(region.strict)
-            if self._on_input is not None and region.on_input is not None:
-                self._on_input[i, :n] = torch.from_numpy(region.on_input)
-        if not self._strict.any():
-            self._strict = None
+        on_output = np.zeros((len(regions), rows, network.outputs), np.float32)
+        mixed = any(region.on_input is not None for region in regions)
+        on_input = np.zeros((len(regions), rows, network.inputs if mixed else 0), np.float32)
+        constant = np.full((len(regions), rows), -np.inf, np.float32)
+        strict = np.zeros((len(regions), rows), np.bool_)
+        with np.errstate(over="ignore"):  # beyond float32 is ±∞
+            for i, region in enumerate(regions):
+                n = len(region.constant)
+                on_output[i, :n], constant[i, :n], strict[i, :n] = region.on_output, region.constant, region.strict
+                if region.on_input is not None:
+                    on_input[i, :n] = region.on_input
+        self._on_output, self._constant = network.array(on_output), network.array(constant)
+        self._on_input = network.array(on_input) if mixed else None
+        self._strict = network.array(strict) if strict.any() else None
 
     def __len__(self) -> int:
         """The number of regions."""
@@ -113,9 +117,10 @@ class Objective:
 
     def clip(self, x: Tensor) -> Tensor:
         """The nearest points of the boxes. # (regions, restarts, inputs)"""
-        return x.maximum(self.lower[:, None]).minimum(self.upper[:, None])
+        most = library(x).maximum(x, self.lower[:, None])
+        return library(x).minimum(most, self.upper[:, None])
 
-    def take(self, regions: Tensor) -> "Objective":
+    def take(self, regions: Tensor) -> Objective:
         """The objective of some of the regions only. # index or mask of the regions"""
         part = copy(self)
         part.lower, part.upper, part.attackable = self.lower[regions], self.upper[regions], self.attackable[regions]
@@ -126,9 +131,10 @@ class Objective:
 
     def value(self, x: Tensor) -> Tensor:
         """v(x); +∞ where the network overflows. # (regions, restarts, inputs) -> (regions, restarts)"""
-        with torch.no_grad():
-            y = torch.cat([self._network.forward(points) for points in self._points(x).split(self.capacity)])
-            return _finite(self._rows(x, y).amax(-1))
+        points, step = self._points(x), self.capacity
+        with no_gradients(x):
+            y = concat([self._network.forward(points[i : i + step]) for i in range(0, max(len(points), 1), step)], 0)
+            return _finite(library(y).amax(self._rows(x, y), -1))
 
     def value_and_gradient(self, x: Tensor, *, direction: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """v(x) and ∇v(x) of at most `capacity` points, if memory matters.
@@ -141,11 +147,12 @@ class Objective:
 
         def record(layer: int, xhat: Tensor) -> Tensor:
             active[layer] = xhat > 0
-            return xhat.clamp_min(0.0)
+            return positive(xhat)
 
-        with torch.no_grad():
+        with no_gradients(x):
             y = self._network.trace(self._points(x), record)
-            value, row = self._rows(x, y).max(-1)  # (regions, restarts)
+            rows = self._rows(x, y)
+            value, row = library(rows).amax(rows, -1), rows.argmax(-1)  # (regions, restarts)
             if direction is None:
                 on_y = _gather(self._on_output, row)
                 on_x = None if self._on_input is None else _gather(self._on_input, row)
@@ -155,7 +162,7 @@ class Objective:
             gradient = self._network.pull(start, lambda layer, c: c * active.pop(layer))[0].reshape(x.shape)
             if on_x is not None:
                 gradient = gradient + on_x
-            return _finite(value), gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+            return _finite(value), library(gradient).nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
 
     def _points(self, x: Tensor) -> Tensor:
         return x.reshape(-1, *self._network.input_shape)
@@ -166,7 +173,7 @@ class Objective:
         if self._on_input is not None:
             rows = rows + x @ self._on_input.mT
         if self._strict is not None:  # 0 is not below 0
-            rows = rows.masked_fill((rows == 0) & self._strict[:, None], _SMALLEST)
+            rows = library(rows).where((rows == 0) & self._strict[:, None], _SMALLEST, rows)
         return rows
 
 
@@ -195,9 +202,9 @@ def _round_or_fix(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 def _gather(rows: Tensor, row: Tensor) -> Tensor:
     """rows[i, row[i, j]]. # (regions, rows, n), (regions, restarts) -> (regions, restarts, n)"""
-    return rows[torch.arange(len(rows))[:, None], row]
+    return rows[library(rows).arange(len(rows))[:, None], row]
 
 
 def _finite(value: Tensor) -> Tensor:
     """+∞ for NaN: no overflow is ever a counterexample."""
-    return value.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    return library(value).nan_to_num(value, nan=np.inf, posinf=np.inf, neginf=-np.inf)

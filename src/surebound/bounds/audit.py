@@ -11,6 +11,8 @@ over the same layer bounds without any rounding. Relaxations do not hide an erro
 bounds are compared with samples. Layer bounds are claims themselves, each resting on those before it.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,17 +23,18 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surebound.errors import SureboundError
+from surebound.network.arrays import flat, library, spread
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
 from surebound.network.op import Affine
 from surebound.network.shape import Concat, Pick, Reshape
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from surebound.bounds.beta_crown import Duals, Slopes
     from surebound.bounds.enclosure import Enclosure
     from surebound.bounds.form import Form, Rows
@@ -47,7 +50,7 @@ class WrongBound(SureboundError):
 
 def exact(numbers: Tensor | NDArray[Any]) -> Exact:
     """The numbers as fractions, in the same shape."""
-    array = numbers.detach().double().numpy() if isinstance(numbers, Tensor) else numbers
+    array = numbers if isinstance(numbers, np.ndarray) else numbers.detach().double().numpy()
     out = np.empty(array.shape, dtype=object)
     out.reshape(-1)[:] = [Fraction(v) for v in array.reshape(-1).tolist()]
     return out
@@ -60,18 +63,18 @@ class Meaning:
     on: dict[int, Exact]  # node -> (rows, elements)
     constant: Exact  # (rows,)
 
-    def __getitem__(self, index: Tensor | slice) -> "Meaning":
-        at = index if isinstance(index, slice) else index.numpy()
+    def __getitem__(self, index: Tensor | slice) -> Meaning:
+        at = index if isinstance(index, slice) else np.asarray(index)
         return Meaning({node: c[at] for node, c in self.on.items()}, self.constant[at])
 
-    def plus(self, constant: Tensor) -> "Meaning":
+    def plus(self, constant: Tensor) -> Meaning:
         return Meaning(self.on, self.constant + exact(constant))
 
-    def both_signs(self) -> "Meaning":
+    def both_signs(self) -> Meaning:
         both = {node: np.concatenate([c, -c]) for node, c in self.on.items()}
         return Meaning(both, np.concatenate([self.constant, -self.constant]))
 
-    def mixed(self, first: Sequence[int], weights: Sequence[Tensor]) -> "Meaning":
+    def mixed(self, first: Sequence[int], weights: Sequence[Tensor]) -> Meaning:
         """For each of the weights, that much of the rows from `first` on. # (mixes,), (rows,) each"""
         mixes = [(slice(a, a + len(w)), exact(w)) for a, w in zip(first, weights, strict=True)]
         return Meaning(
@@ -113,12 +116,12 @@ class Audit:
         on: dict[int, Exact] = {}
         for start in starts:
             for node, c in start.items():
-                value = exact(c.flatten(1))
+                value = exact(flat(c))
                 on[node] = on[node] + value if node in on else value
         rows = len(next(iter(on.values())))
         return Meaning(on, np.array([Fraction(0)] * rows, dtype=object))
 
-    def dual_bound(self, form: "Form", start: "Rows", slopes: "Slopes", duals: "Duals", claimed: Tensor) -> None:
+    def dual_bound(self, form: Form, start: Rows, slopes: Slopes, duals: Duals, claimed: Tensor) -> None:
         """`beta_crown.evaluate` claims bounds of rows at these duals."""
         enclosure = form.enclosure
         network = enclosure.network
@@ -126,7 +129,7 @@ class Audit:
         if meaning is None:
             return
         groups = max(len(slopes.upper), len(duals.alpha))
-        for r in torch.nonzero(torch.isfinite(claimed)).flatten().tolist():
+        for r in np.flatnonzero(np.isfinite(np.asarray(claimed))).tolist():
             g = r // (len(claimed) // groups)
             box = r * enclosure.boxes // len(claimed)
 
@@ -138,7 +141,7 @@ class Audit:
 
     def neuron_bounds(
         self,
-        enclosure: "Enclosure",
+        enclosure: Enclosure,
         node: int,
         index: Tensor,
         lines: Callable[[int], ExactLines],
@@ -155,7 +158,7 @@ class Audit:
                     meaning = Meaning({node: _unit(i, sign, elements)[None]}, np.array([Fraction(0)], dtype=object))
                     self._confirm(bound, pulled(network, meaning, 0, lines, enclosure, 0), "a neuron's bound")
 
-    def interval(self, enclosure: "Enclosure", node: int) -> None:
+    def interval(self, enclosure: Enclosure, node: int) -> None:
         """An enclosure claims the interval of an affine node, given those of the nodes it reads."""
         network = enclosure.network
         op, reads = network.nodes[node].op, network.nodes[node].inputs
@@ -186,21 +189,20 @@ def pulled(
     meaning: Meaning,
     row: int,
     lines: Callable[[int], ExactLines],
-    enclosure: "Enclosure",
+    enclosure: Enclosure,
     box: int,
 ) -> Fraction:
     """The exact dual bound of a row: eq. 15 of the paper, over the box that the enclosure has for the input."""
     coefficients = {node: c[row] for node, c in meaning.on.items()}
     value: Fraction = meaning.constant[row]
     for i in range(max(coefficients), 0, -1):
-        c = coefficients.pop(i, None)
-        if c is None or not c.any():
-            continue
-        op = network.nodes[i].op
-        if isinstance(op, Relu):
-            line = lines(network.layer_of[i])
+        op, c = network.nodes[i].op, coefficients.pop(i, None)
+        if isinstance(op, Relu):  # also one that no row reads: it may be split
+            line, c = lines(network.layer_of[i]), np.zeros(size(op.shape), dtype=object) if c is None else c
             value += (np.where(c < 0, c, 0) * line.intercept).sum()
             contributions: tuple[Exact, ...] = (np.where(c < 0, line.above, line.below) * c - line.push,)
+        elif c is None or not c.any():
+            continue
         else:
             assert not isinstance(op, Input)
             if op.bias is not None:
@@ -225,7 +227,7 @@ def adjoint(op: Affine, c: Exact) -> tuple[Exact, ...]:
         parts = np.split(c.reshape(op.shape), np.cumsum([s[op.axis] for s in op.in_shapes])[:-1], axis=op.axis)
         return tuple(p.reshape(-1) for p in parts)
     if isinstance(op, Pick):
-        index = op.index.reshape(-1).numpy()
+        index = np.asarray(op.index.reshape(-1))
         out = np.zeros(size(op.in_shape), dtype=object)
         np.add.at(out, index[index >= 0], c[index >= 0])
         return (out,)
@@ -241,17 +243,17 @@ def _weight(op: Linear | Scale) -> Exact:
 def _matrix(op: Any) -> Exact:
     """The matrix of an operation with one input, from what it does to unit vectors, which is exact. # (out, in)"""
     shape = op.in_shape
-    units = torch.eye(size(shape), dtype=torch.float64).reshape(-1, *shape)
-    return exact(op.apply(units).flatten(1).T)
+    units = library(op.weight).eye(size(shape), dtype=library(op.weight).float64).reshape(-1, *shape)
+    return exact(flat(op.apply(units)).T)
 
 
 @lru_cache(maxsize=64)
 def _bias(op: Affine) -> Exact:
     assert op.bias is not None
-    return exact(op.bias.expand(op.shape)).reshape(-1)
+    return exact(spread(op.bias, op.shape)).reshape(-1)
 
 
-def _minimum(c: Exact, enclosure: "Enclosure", node: int, box: int) -> Fraction:
+def _minimum(c: Exact, enclosure: Enclosure, node: int, box: int) -> Fraction:
     """min c·v over a node's interval."""
     total = Fraction(0)
     ends = (t[node][box].flatten().tolist() for t in (enclosure.lower, enclosure.upper))
@@ -261,7 +263,7 @@ def _minimum(c: Exact, enclosure: "Enclosure", node: int, box: int) -> Fraction:
     return total
 
 
-def _lines(form: "Form", slopes: "Slopes", duals: "Duals", k: int, group: int, box: int) -> ExactLines:
+def _lines(form: Form, slopes: Slopes, duals: Duals, k: int, group: int, box: int) -> ExactLines:
     """The lines of a layer's neurons: those of the form where it relaxes them, else what their intervals say."""
     enclosure = form.enclosure
     low, high = (t[box].tolist() for t in enclosure.layer(k))

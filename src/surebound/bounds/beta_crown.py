@@ -14,18 +14,26 @@ Deviations: rows of one region are mixed by π on the simplex (the paper has a s
 is kept, since the ascent is not monotone.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-
-import torch
-from torch import Tensor
+from math import inf
+from typing import TYPE_CHECKING
 
 from surebound.bounds.audit import auditor
 from surebound.bounds.form import Form, Pulled, Rows
 from surebound.bounds.relaxation import Relaxation
 from surebound.bounds.rounding import SLACK, UNDERFLOW, U
+from surebound.network.arrays import Lazy, library, positive, zeros
 from surebound.network.graph import dot
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = Lazy("torch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +54,18 @@ class Duals:
     beta: Tensor | None  # (nodes, neurons) β; None without splits
     mix: Tensor | None  # (nodes, rows of a region) π; None where every region has one row
 
-    def map(self, f: Callable[[Tensor], Tensor]) -> "Duals":
+    def map(self, f: Callable[[Tensor], Tensor]) -> Duals:
         """f of each of the variables that there are."""
         beta, mix = (None if t is None else f(t) for t in (self.beta, self.mix))
         return Duals(f(self.alpha), beta, mix)
 
-    def __getitem__(self, index: Tensor) -> "Duals":
+    def __getitem__(self, index: Tensor) -> Duals:
         return self.map(lambda t: t[index])
 
-    def to(self, dtype: torch.dtype) -> "Duals":
+    def to(self, dtype: torch.dtype) -> Duals:
         return self.map(lambda t: t.to(dtype))
 
-    def put(self, index: Tensor, other: "Duals") -> None:
+    def put(self, index: Tensor, other: Duals) -> None:
         """Replace the variables of some nodes, in place."""
         for mine, new in ((self.alpha, other.alpha), (self.beta, other.beta), (self.mix, other.mix)):
             if mine is not None and new is not None:
@@ -74,7 +82,7 @@ class Splits:
     def __len__(self) -> int:
         return len(self.region)
 
-    def __getitem__(self, index: Tensor) -> "Splits":
+    def __getitem__(self, index: Tensor) -> Splits:
         return Splits(self.region[index], None if self.signs is None else self.signs[index])
 
 
@@ -86,7 +94,7 @@ class Specification:
     starts: tuple[int, ...]
     row_error: Tensor  # (rows,) error per unit of weight
 
-    def only(self, regions: Tensor) -> "Specification":
+    def only(self, regions: Tensor) -> Specification:
         """Some of the regions. # (regions,) bool"""
         spans = [(a, b) for a, b, kept in zip(self.starts, self.starts[1:], regions.tolist(), strict=False) if kept]
         index = torch.cat([torch.arange(a, b) for a, b in spans] or [torch.arange(0)])
@@ -145,7 +153,7 @@ class Specification:
             out[at[:, None], torch.arange(b - a)] = value
         return out
 
-    def to(self, dtype: torch.dtype) -> "Specification":
+    def to(self, dtype: torch.dtype) -> Specification:
         return replace(self, rows=self.rows.to(dtype), row_error=self.row_error.to(dtype))
 
 
@@ -165,7 +173,7 @@ class Bounded:
     lam: Tensor  # (nodes, neurons) λ̄ at those duals
     x: Tensor  # (nodes, inputs) the relaxation's minimiser
 
-    def put(self, index: Tensor, other: "Bounded") -> None:
+    def put(self, index: Tensor, other: Bounded) -> None:
         """Replace some nodes, in place."""
         self.bound[index], self.lam[index], self.x[index] = other.bound, other.lam, other.x
         self.duals.put(index, other.duals)
@@ -181,7 +189,7 @@ class Slopes:
     sign: Tensor | None  # (nodes, neurons) in the working precision
 
     @staticmethod
-    def of(relaxation: Relaxation, signs: Tensor | None) -> "Slopes":
+    def of(relaxation: Relaxation, signs: Tensor | None) -> Slopes:
         upper, intercept, ambiguous = relaxation.upper_slope, relaxation.intercept, relaxation.ambiguous
         if upper.ndim == 1:
             upper, intercept, ambiguous = upper[None], intercept[None], ambiguous[None]
@@ -200,7 +208,7 @@ class Slopes:
         """α with the stable and split neurons' slopes put in."""
         return torch.where(self.free, alpha.clamp(0.0, 1.0), self.upper)
 
-    def __getitem__(self, index: Tensor) -> "Slopes":
+    def __getitem__(self, index: Tensor) -> Slopes:
         if len(self.upper) == 1:  # one row shared by all nodes
             return self
         sign = None if self.sign is None else self.sign[index]
@@ -226,33 +234,34 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
     n = len(start)
     alpha, beta, sign = duals.alpha, duals.beta, slopes.sign
     push = None if beta is None or sign is None else sign * beta
-    intercepts = start.constant.new_zeros(n)
+    intercepts = zeros(start.constant, n)
+    where = library(intercepts).where
     chosen: dict[int, Tensor] = {}
     layers = form.layers
     groups = max(len(slopes.upper), len(alpha))
 
     def activate(k: int, lam: Tensor) -> Tensor:
         at = layers[k]
-        positive = (lam > 0).reshape(groups, n // groups, -1)
-        slope = torch.where(positive, slopes.upper[:, None, at], alpha[:, None, at]).reshape(lam.shape)
+        above = (lam > 0).reshape(groups, n // groups, lam.shape[1])
+        slope = where(above, slopes.upper[:, None, at], alpha[:, None, at]).reshape(lam.shape)
         mu = slope * lam
         if push is not None:
             mu += push[:, at]
-        intercepts.add_(dot(lam.clamp_min(0.0), slopes.intercept[:, at]))
+        intercepts[:] += dot(positive(lam), slopes.intercept[:, at])
         if keep:
             chosen[k] = slope
         return mu
 
     pulled = form.backward(-start.coefficients, activate, keep=keep)
-    x = torch.where(pulled.at_input > 0, form.box_upper, form.box_lower)
+    x = where(pulled.at_input > 0, form.box_upper, form.box_lower)
     bound = start.constant - (pulled.at_input * x).sum(1) - intercepts + pulled.constant
-    if bound.dtype == torch.float64:
+    if bound.dtype == library(bound).float64:
         error = pulled.error + start.error + form.evaluation_error(pulled.at_input, intercepts)
-        magnitude = bound.abs() + start.constant.abs() + pulled.constant.abs() + intercepts
+        magnitude = abs(bound) + abs(start.constant) + abs(pulled.constant) + intercepts
         bound = bound - (error * SLACK + 8 * U * magnitude + UNDERFLOW)
         if (audit := auditor()) is not None:
             audit.dual_bound(form, start, slopes, duals, bound)
-    return Evaluated(torch.where(torch.isfinite(bound), bound, -torch.inf), pulled, x, chosen)
+    return Evaluated(where(library(bound).isfinite(bound), bound, -inf), pulled, x, chosen)
 
 
 def ascend(
@@ -263,7 +272,7 @@ def ascend(
     duals: Duals,
     config: Ascent,
     *,
-    stop_above: float = torch.inf,
+    stop_above: float = inf,
 ) -> Bounded:
     """Maximise d over the duals of every node, from the given ones. Splits above `stop_above` leave the batch."""
     slopes = Slopes.of(relaxation, nodes.signs)
@@ -326,7 +335,7 @@ class _Adam:
     first: Duals
     second: Duals
 
-    def __getitem__(self, index: Tensor) -> "_Adam":
+    def __getitem__(self, index: Tensor) -> _Adam:
         return _Adam(self.first[index], self.second[index])
 
 

@@ -12,16 +12,21 @@ Two uses:
   added to each E_v, which may underflow and c_v be large.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable
+from math import inf
+from typing import TYPE_CHECKING
 
 from surebound.bounds.audit import auditor
 from surebound.bounds.rounding import HUGE, SLACK, TINY, Counts, U, gamma
+from surebound.network.arrays import flat, library, positive, retyped, zeros
 from surebound.network.graph import Input, Network, Relu
 from surebound.network.linear import size
 from surebound.network.op import Affine, absolute
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Enclosure:
@@ -31,8 +36,9 @@ class Enclosure:
         """`network` in float64; lower, upper: (boxes, *input_shape) float64."""
         self.network = network
         tame = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_propagate`
-        self.lower: list[Tensor] = [torch.where(tame, lower, -torch.inf)]
-        self.upper: list[Tensor] = [torch.where(tame, upper, torch.inf)]
+        where = library(lower).where
+        self.lower: list[Tensor] = [where(tame, lower, -inf)]
+        self.upper: list[Tensor] = [where(tame, upper, inf)]
         self.errors: dict[int, Tensor] = {}  # node -> E_v, (boxes, *shape)
         self.counts = Counts(network)
 
@@ -42,7 +48,7 @@ class Enclosure:
 
     def magnitude(self, node: int) -> Tensor:
         """X ≥ |v| over the box. # (boxes, *shape)"""
-        return torch.maximum(self.lower[node].abs(), self.upper[node].abs())
+        return _maximum(abs(self.lower[node]), abs(self.upper[node]))
 
     def extend(self, node: int) -> None:
         """Propagate intervals up to and including a node."""
@@ -51,18 +57,18 @@ class Enclosure:
 
     def tighten(self, node: int, lower: Tensor, upper: Tensor) -> None:
         """Intersect a node's interval with sound bounds. # (boxes, *shape)"""
-        self.lower[node] = torch.maximum(self.lower[node], lower)
-        self.upper[node] = torch.minimum(self.upper[node], upper)
+        self.lower[node] = _maximum(self.lower[node], lower)
+        self.upper[node] = library(upper).minimum(self.upper[node], upper)
 
     def layer(self, k: int) -> tuple[Tensor, Tensor]:
         """l̂_k, û_k of a ReLU layer, flattened. # (boxes, neurons) each"""
         node = self.network.before(k)
         self.extend(node)
-        return self.lower[node].flatten(1), self.upper[node].flatten(1)
+        return flat(self.lower[node]), flat(self.upper[node])
 
     def relu_error(self, k: int) -> Tensor:
         """Per unit of μ̄_k: the roundings of μ̄ = slope · λ̄ + s β and of adding it up at x̂_k. # (boxes, neurons)"""
-        return gamma(self.counts.relu(k)) * self.magnitude(self.network.before(k)).flatten(1) + TINY
+        return gamma(self.counts.relu(k)) * flat(self.magnitude(self.network.before(k))) + TINY
 
     def own_error(self, node: int) -> Tensor:
         """Per unit of a row's own coefficient on a node: of adding to it what the node's readers contribute.
@@ -79,8 +85,8 @@ class Enclosure:
         node = self.network.nodes[i]
         op = node.op
         if isinstance(op, Relu):
-            self.lower.append(self.lower[node.inputs[0]].clamp_min(0.0))
-            self.upper.append(self.upper[node.inputs[0]].clamp_min(0.0))
+            self.lower.append(positive(self.lower[node.inputs[0]]))
+            self.upper.append(positive(self.upper[node.inputs[0]]))
             return
         assert not isinstance(op, Input)
         known = {j: self._centre(j) for j in set(node.inputs)}
@@ -98,24 +104,22 @@ class Enclosure:
             self.errors[i] = self.errors[i] + self.constant_error(size(op.shape)) * bias
         if op.roundings or op.bias is not None:
             underflow = TINY if any(_underflows(m) for m in (*magnitudes, *_weights(op))) else 0.0
-            radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * centre.abs() + underflow
+            radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * abs(centre) + underflow
         self.errors[i] = self.errors[i] * SLACK + TINY
         wide = ~(radius <= 0)
         # Where numbers grow out of hand nothing is known: infinite bounds make every dual bound that needs them −∞.
-        lower, upper = (
-            torch.where(wide, _down(centre - radius), centre),
-            torch.where(wide, _up(centre + radius), centre),
-        )
+        where = library(centre).where
+        lower, upper = where(wide, _down(centre - radius), centre), where(wide, _up(centre + radius), centre)
         tame = (lower > -HUGE) & (upper < HUGE)
-        self.lower.append(torch.where(tame, lower, -torch.inf))
-        self.upper.append(torch.where(tame, upper, torch.inf))
+        self.lower.append(where(tame, lower, -inf))
+        self.upper.append(where(tame, upper, inf))
         if (audit := auditor()) is not None:
             audit.interval(self, i)
 
     def _centre(self, j: int) -> tuple[Tensor, Tensor, Tensor]:
         lower, upper = self.lower[j], self.upper[j]
         centre = (lower + upper) / 2
-        radius = torch.maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
+        radius = _maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
         return centre, radius, self.magnitude(j)
 
 
@@ -126,20 +130,24 @@ def _underflows(magnitude: Tensor) -> bool:
 
 def _weights(op: Affine) -> list[Tensor]:
     weight = getattr(op, "weight", None)
-    return [] if weight is None else [weight.abs()]
+    return [] if weight is None else [abs(weight)]
+
+
+def _maximum(a: Tensor, b: Tensor) -> Tensor:
+    return library(a).maximum(a, b)
 
 
 def _down(x: Tensor) -> Tensor:
-    return torch.nextafter(x, x.new_tensor(-torch.inf))
+    return library(x).nextafter(x, zeros(x) - inf)
 
 
 def _up(x: Tensor) -> Tensor:
-    return torch.nextafter(x, x.new_tensor(torch.inf))
+    return library(x).nextafter(x, zeros(x) + inf)
 
 
 def enclose(network: Network, lower: Tensor, upper: Tensor, layers: Iterable[tuple[Tensor, Tensor]] = ()) -> Enclosure:
     """Intervals for all nodes, with known bounds (boxes, neurons) of the first layers taken into account."""
-    enclosure = Enclosure(network, lower.double(), upper.double())
+    enclosure = Enclosure(network, *(retyped(end, library(end).float64) for end in (lower, upper)))
     for k, (low, high) in enumerate(layers):
         node = network.before(k)
         enclosure.extend(node)

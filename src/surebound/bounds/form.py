@@ -9,21 +9,26 @@ bound is
     min over the box of (−λ̄₀·x₀) − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k) + constant.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
-
 from surebound.bounds.audit import Meaning
 from surebound.bounds.enclosure import Enclosure
+from surebound.network.arrays import Lazy
 
 if TYPE_CHECKING:
-    from surebound.bounds.kernel import Kernel
+    import torch
+    from torch import Tensor
 
-Activate = Callable[[int, Tensor], Tensor]
+    from surebound.bounds.kernel import Kernel
+else:
+    torch = Lazy("torch")
+
+Activate = Callable[[int, "Tensor"], "Tensor"]
 """(layer, λ̄_k or x̂_k: (rows, neurons of the layer)) -> μ̄_k or x_k, the same shape."""
 
 
@@ -42,11 +47,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.constant)
 
-    def __getitem__(self, index: Tensor | slice) -> "Rows":
+    def __getitem__(self, index: Tensor | slice) -> Rows:
         meaning = None if self.meaning is None else self.meaning[index]
         return Rows(self.coefficients[index], self.constant[index], self.error[index], meaning)
 
-    def both_signs(self) -> "Rows":
+    def both_signs(self) -> Rows:
         """The rows, then their negatives: lower bounds of these are lower and minus upper bounds."""
         return Rows(
             torch.cat([self.coefficients, -self.coefficients]),
@@ -55,7 +60,7 @@ class Rows:
             None if self.meaning is None else self.meaning.both_signs(),
         )
 
-    def to(self, dtype: torch.dtype) -> "Rows":
+    def to(self, dtype: torch.dtype) -> Rows:
         return Rows(self.coefficients.to(dtype), self.constant.to(dtype), self.error.to(dtype))
 
 
@@ -175,11 +180,11 @@ class Form(Protocol):
         """The matrices between relaxed neurons, if there are any."""
         ...
 
-    def kernel(self) -> "Kernel | None":
+    def kernel(self) -> Kernel | None:
         """The form ready for a fast ascent, if there is such a thing."""
         ...
 
-    def compressed(self) -> "Form":
+    def compressed(self) -> Form:
         """The same, for many backward passes."""
         ...
 
@@ -192,7 +197,7 @@ class Form(Protocol):
         """The rounding of the final minimum over the box and of Σ[λ̄]₊b̄ ≥ 0. # (rows, inputs), (rows,) -> (rows,)"""
         ...
 
-    def to(self, dtype: torch.dtype) -> "Form":
+    def to(self, dtype: torch.dtype) -> Form:
         """The same in another precision."""
         ...
 

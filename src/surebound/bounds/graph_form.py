@@ -4,17 +4,24 @@ The form for public bounds over many boxes at once, and the search's fallback wh
 memory. Rows come box by box: with B boxes and S rows each, row i belongs to box i // S.
 """
 
-from dataclasses import dataclass, replace
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from surebound.bounds.audit import auditor
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
 from surebound.bounds.rounding import DECIMAL, SLACK, TINY, gamma
+from surebound.network.arrays import Lazy, concat, flat, library, retyped, zeros
 from surebound.network.graph import Network, dot
 from surebound.network.linear import size
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = Lazy("torch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,15 +41,15 @@ class GraphForm:
     rigorous: bool = True
 
     @staticmethod
-    def at(enclosure: Enclosure, target: int) -> "GraphForm":
+    def at(enclosure: Enclosure, target: int) -> GraphForm:
         """The form whose rows are over one node; needs the enclosure to reach it."""
         network = enclosure.network
         enclosure.extend(target)
         depth = sum(layer <= target for layer in network.layers)
         bounds = [enclosure.layer(k) for k in range(depth)]
-        empty = enclosure.lower[0].new_zeros(enclosure.boxes, 0)
-        lower = torch.cat([empty, *(b[0] for b in bounds)], dim=1)
-        upper = torch.cat([empty, *(b[1] for b in bounds)], dim=1)
+        empty = zeros(enclosure.lower[0], enclosure.boxes, 0)
+        lower = concat([empty, *(b[0] for b in bounds)], 1)
+        upper = concat([empty, *(b[1] for b in bounds)], 1)
         if enclosure.boxes == 1:
             lower, upper = lower[0], upper[0]
         return GraphForm(network, enclosure, target, depth, lower, upper)
@@ -72,71 +79,71 @@ class GraphForm:
         return self._box(self.enclosure.upper[0])
 
     def _box(self, bound: Tensor) -> Tensor:
-        flat = bound.flatten(1).to(self.lower.dtype)
-        return flat[0] if len(flat) == 1 else flat.repeat_interleave(self.per_box, 0)
+        box = retyped(flat(bound), self.lower.dtype)
+        return box[0] if len(box) == 1 else box.repeat_interleave(self.per_box, 0)
 
     def rows(self, on_output: Tensor, on_input: Tensor | None = None, constant: Tensor | None = None) -> Rows:
         """Rows over the target (for properties, the output) and the input; what they round off is in `start_error`."""
         n = len(on_output)
         if on_input is None:
-            on_input = on_output.new_zeros(n, self.inputs)
-        zero = on_output.new_zeros(n)
+            on_input = zeros(on_output, n, self.inputs)
+        zero = zeros(on_output, n)
         constant = zero if constant is None else constant
         meaning = None
         if (audit := auditor()) is not None:
             meaning = audit.meaning(self.enclosure.network, {self.target: on_output}, {0: on_input})
             meaning = None if meaning is None else meaning.plus(constant)
-        return Rows(torch.cat([on_output, on_input], dim=1), constant, zero, meaning)
+        return Rows(concat([on_output, on_input], 1), constant, zero, meaning)
 
     def start_error(self, rows: Rows) -> Tensor:
         """Per row and unit of weight: the rounding of mixing rows with weights. # (rows,)"""
-        reach = torch.cat([self.enclosure.magnitude(n).flatten(1).amax(0) for n in (self.target, 0)])
+        reach = concat([library(m).amax(flat(m), 0) for m in map(self.enclosure.magnitude, (self.target, 0))], 0)
         # an input's own coefficient is added last; constants are added to those of all operations
-        coefficients = gamma(len(rows) + DECIMAL + 1) * (rows.coefficients.abs() @ reach)
-        return (coefficients + self.enclosure.constant_error(len(rows) + DECIMAL) * rows.constant.abs()) * SLACK
+        coefficients = gamma(len(rows) + DECIMAL + 1) * (abs(rows.coefficients) @ reach)
+        return (coefficients + self.enclosure.constant_error(len(rows) + DECIMAL) * abs(rows.constant)) * SLACK
 
     def backward(self, start: Tensor, activate: Activate, *, keep: bool = True) -> Pulled:
         at_target, at_input = start[:, : -self.inputs], start[:, -self.inputs :]
-        lam = start.new_zeros(len(start), self.neurons if keep else 0)
-        error = start.new_zeros(len(start))
+        lam = zeros(start, len(start), self.neurons if keep else 0)
+        error = zeros(start, len(start))
         layers = self.layers
 
         def pull(k: int, coefficient: Tensor) -> Tensor:
-            flat = coefficient.flatten(1)
+            rows = flat(coefficient)
             if keep:
-                lam[:, layers[k]] = flat
-            mu = activate(k, flat)
+                lam[:, layers[k]] = rows
+            mu = activate(k, rows)
             if self.rigorous:
-                error.add_(dot(mu.abs(), self.enclosure.relu_error(k)))
+                error[:] += dot(abs(mu), self.enclosure.relu_error(k))
             return mu.reshape(coefficient.shape)
 
         shape = self.network.nodes[self.target].shape
         begin = {self.target: at_target.reshape(-1, *shape)}
         if self.target == 0:
-            begin, at_input = {0: (at_target + at_input).reshape(-1, *shape)}, torch.zeros_like(at_input)
+            begin, at_input = {0: (at_target + at_input).reshape(-1, *shape)}, zeros(at_input, *at_input.shape)
         pulled, constant, op_error = self.network.pull(begin, pull, self.enclosure.errors if self.rigorous else None)
-        return Pulled(pulled.flatten(1) + at_input, lam, -constant, error + op_error)
+        return Pulled(flat(pulled) + at_input, lam, -constant, error + op_error)
 
     def forward(self, x: Tensor, activate: Activate) -> tuple[Tensor, Tensor]:
         xhat = x.new_zeros(len(x), self.neurons)
         layers = self.layers
 
         def push(k: int, values: Tensor) -> Tensor:
-            flat = values.flatten(1)
-            xhat[:, layers[k]] = flat
-            return activate(k, flat).reshape(values.shape)
+            rows = flat(values)
+            xhat[:, layers[k]] = rows
+            return activate(k, rows).reshape(values.shape)
 
         at_target = self._truncated.trace(x.reshape(-1, *self.network.input_shape), push).flatten(1)
         return xhat, torch.cat([at_target, x], dim=1)
 
     @property
     def _truncated(self) -> Network:
-        return Network(self.network.nodes[: self.target + 1], self.target)
+        return replace(self.network, nodes=self.network.nodes[: self.target + 1], output=self.target)
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
-        reach = self.enclosure.magnitude(0).flatten(1)
+        reach = flat(self.enclosure.magnitude(0))
         intercept = gamma(self.neurons + self.depth + 1) * intercepts
-        return (gamma(self.inputs) * dot(lam_at_input.abs(), reach) + intercept) * SLACK + TINY
+        return (gamma(self.inputs) * dot(abs(lam_at_input), reach) + intercept) * SLACK + TINY
 
     @property
     def blocks(self) -> None:
@@ -145,7 +152,7 @@ class GraphForm:
     def kernel(self) -> None:
         return None
 
-    def compressed(self) -> "GraphForm":
+    def compressed(self) -> GraphForm:
         return self
 
     @property
@@ -155,7 +162,7 @@ class GraphForm:
     def full_input(self, x: Tensor) -> Tensor:
         return x
 
-    def to(self, dtype: torch.dtype) -> "GraphForm":
+    def to(self, dtype: torch.dtype) -> GraphForm:
         return replace(
             self,
             network=self.enclosure.network.to(dtype),

@@ -5,15 +5,10 @@ Each bound is one backward pass on the graph form, sound as all others (see `sur
 called before each operation; it raises when the time is up.
 """
 
-from dataclasses import replace
-
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.form import Rows
-from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.relaxation import relax
+from surebound.bounds.fixed import fixed_rows, graph_rows
 from surebound.bounds.root import LayerBounding, best_lower
 from surebound.bounds.timed import Check, timed
 
@@ -32,11 +27,7 @@ def interval_rows(
     before it: never worse than intervals alone.
     # (boxes, rows, outputs), (boxes, rows, inputs), (boxes, rows) -> (boxes, rows)
     """
-    form, rows = _form(enclosure, on_output, on_input, constant)
-    slopes = Slopes.of(relax(form.lower, form.upper, "interval"), None)
-    duals = Duals(slopes.upper, None, None)
-    exact = replace(rows, error=form.start_error(rows))
-    return evaluate(timed(form, check), exact, slopes, duals, keep=False).bound.reshape(on_output.shape[:2])
+    return fixed_rows(enclosure, "interval", on_output, on_input, constant, check=check)
 
 
 def linear_rows(
@@ -53,13 +44,5 @@ def linear_rows(
 
     # (boxes, rows, outputs), (boxes, rows, inputs), (boxes, rows) -> (boxes, rows)
     """
-    form, rows = _form(enclosure, on_output, on_input, constant)
+    form, rows = graph_rows(enclosure, on_output, on_input, constant)
     return best_lower(timed(form, check), rows, bounding).reshape(on_output.shape[:2])
-
-
-def _form(
-    enclosure: Enclosure, on_output: Tensor, on_input: Tensor | None, constant: Tensor | None
-) -> tuple[GraphForm, Rows]:
-    form = replace(GraphForm.at(enclosure, enclosure.network.output), per_box=on_output.shape[1])
-    others = (None if part is None else part.flatten(0, 1) for part in (on_input, constant))
-    return form, form.rows(on_output.flatten(0, 1), *others)

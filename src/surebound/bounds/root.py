@@ -25,6 +25,7 @@ from surebound.bounds.support import groups
 from surebound.bounds.timed import Check, timed
 from surebound.bounds.witness import LINES, NOBODY, Reason, Witness, on_grid
 from surebound.network.conv import Conv
+from surebound.network.cost import products
 from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, size
 from surebound.network.patch import local_order
@@ -145,18 +146,6 @@ def _chunks(index: Tensor, width: int, products: int, check: Check, most: int) -
         for part in index.split(max(1, min(max(16, in_memory), in_time))):
             check()
             yield part
-
-
-def products(network: Network, node: int) -> int:
-    """Multiply-adds of one row's pass from a node back to the input, for convolutions and dense layers."""
-    total = 0
-    for before in network.nodes[: node + 1]:
-        op = before.op
-        if isinstance(op, Conv):
-            total += op.weight[0].numel() * size(op.shape)
-        elif isinstance(op, Linear):
-            total += op.weight.numel() * size(op.lead)
-    return total
 
 
 def _widest(form: Form, enclosure: Enclosure) -> int:

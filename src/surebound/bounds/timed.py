@@ -1,12 +1,15 @@
 """A form whose passes look at the clock at every layer, so that one over a wide network does not outlast the time."""
 
-from collections.abc import Callable
-from typing import Any, cast, final
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast, final
 
 from surebound.bounds.form import Activate, Form, Pulled
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Check = Callable[[], None]
 """Called often; raises when the time is up."""

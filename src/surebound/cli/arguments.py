@@ -45,16 +45,30 @@ def thread_count(text: str) -> int:
     return value
 
 
-def set_threads(threads: int | None) -> None:
-    """Let torch use so many threads, or as many as the environment says, or all."""
+def worker_count(text: str) -> int | str:
+    """A whole number of workers, or auto."""
+    return text if text == "auto" else thread_count(text)
+
+
+def announce_threads(threads: int | None) -> int | None:
+    """Tell libraries that are loaded from here on how many threads to use; how many, or None: as the environment says.
+
+    NumPy listens to nothing else.
+    """
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         threads = len(os.sched_getaffinity(0))
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
+    return threads
+
+
+def set_threads(threads: int | None) -> None:
+    """Let torch use so many threads, or as many as the environment says, or all."""
+    count = announce_threads(threads)
     import torch
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if count is not None:
+        torch.set_num_threads(count)
 
 
 def seed(text: str) -> int:

@@ -5,6 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surebound import interrupts
@@ -12,9 +13,11 @@ from surebound.attacks import ATTACKS
 from surebound.cli.arguments import count, eps_text, output_files, seed, set_threads, write_whole
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
+from surebound.cli.engine import add_engine, chosen_engine, threads_here
 from surebound.cli.model import add_images, check_model, choose_images
 from surebound.errors import UsageError
 from surebound.verify.clock import Clock
+from surebound.work import Engine
 
 if TYPE_CHECKING:
     from surebound.attacks.images import ImageAttack
@@ -29,6 +32,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--targets", type=count, default=2, metavar="N", help="how many of the nearest classes to try (default 2)"
     )
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the random starting points (default 0)")
+    add_engine(parser)
     parser.add_argument("--json", metavar="FILE", help="write accuracies, counts and the images attacked as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -39,7 +43,7 @@ def _run(args: Namespace) -> int:
     files = output_files(keep=(file,), json=args.json)
     watch = _Watch(quiet=args.quiet)
     interrupted = False
-    attack = _prepare(args, str(file), watch, clock)
+    attack = _prepare(args, file, chosen_engine(args), watch, clock)
     with interrupts.held():
         try:
             with interrupts.raising(), clock.phase("attack"):
@@ -62,7 +66,7 @@ def _run(args: Namespace) -> int:
         if failed is not None:
             raise failed
         if interrupted and sys.stderr is not None:
-            print(f"surebound: interrupted after {len(watch.last)} of {len(watch.indices)} images", file=sys.stderr)
+            print(f"surebound: interrupted after {len(watch.last)} of {watch.total} images", file=sys.stderr)
     return interrupts.code() if interrupted else 0
 
 
@@ -71,39 +75,43 @@ class _Watch:
 
     def __init__(self, *, quiet: bool) -> None:
         self.last: ImageAttack | None = None
-        self.indices: Sequence[int] = ()
+        self.indices: Sequence[int] = ()  # of the images that are done
+        self.total = 0
         self._line = StatusLine(quiet=quiet)
         self.done = self._line.done
 
-    def __call__(self, result: "ImageAttack") -> None:
-        self.last = result
+    def __call__(self, indices: Sequence[int], result: "ImageAttack") -> None:
+        self.indices, self.last = indices, result
         done, correct, robust = len(result), int(result.correct.sum()), int(result.robust.sum())
-        text = f"{done:,} of {len(self.indices):,} images  standard {correct / done:.1%}  robust {robust / done:.1%}"
-        self._line.show(done / len(self.indices), text)
+        text = f"{done:,} of {self.total:,} images  standard {correct / done:.1%}  robust {robust / done:.1%}"
+        self._line.show(done / self.total, text)
 
 
-def _prepare(args: Namespace, file: str, watch: _Watch, clock: Clock) -> Callable[[], object]:
+def _prepare(args: Namespace, file: Path, engine: Engine, watch: _Watch, clock: Clock) -> Callable[[], object]:
     """Everything that comes before the attack itself."""
     with clock.phase("load"):
         from surebound.data import load_dataset
 
         dataset = load_dataset(args.dataset, args.data_dir)
-        watch.indices = choose_images(dataset, args.first, args.indices)
-        set_threads(args.threads)
+        images = choose_images(dataset, args.first, args.indices)
+        watch.total = len(images)
+        set_threads(threads_here(args))
 
-        from surebound.api import load
-        from surebound.attacks.images import attack_images
+        from surebound.evaluate.attacking import attack
         from surebound.evaluate.task import check_fits
+        from surebound.load.onnx import load_model
+        from surebound.load.portable import PortableNetwork
 
-        model = load(file)
+        model = load_model(file)
         check_fits(model, dataset)
-        x, y = dataset.test.take(watch.indices)
+        network = PortableNetwork(file, model=model, pack=engine.remote)
     return partial(
-        attack_images,
-        model,
-        x,
-        y,
+        attack,
+        network,
+        dataset,
+        images,
         eps=args.eps,
+        engine=engine,
         method=args.method,
         steps=args.steps,
         restarts=args.restarts,
@@ -125,7 +133,7 @@ def _record(
         "robust": int(result.robust.sum()) / images,
         "images": images,
         "correct": int(result.correct.sum()),
-        "attacked": [int(index) for index, found in zip(indices, result.found, strict=False) if found],
+        "attacked": [int(index) for index, found in zip(indices, result.found, strict=True) if found],
         "dataset": args.dataset,
         "method": args.method,
         "steps": args.steps,

@@ -15,7 +15,6 @@ from surebound.attacks import ATTACKS
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
     add_search,
-    count,
     eps_text,
     output_files,
     positive_seconds,
@@ -25,13 +24,15 @@ from surebound.cli.arguments import (
 )
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
+from surebound.cli.engine import add_engine, chosen_engine, threads_here
 from surebound.cli.model import add_images, check_model, choose_images
 from surebound.cli.quick_torch import quick_import
 from surebound.errors import UsageError, visible
 from surebound.memory import keep_memory
 
 if TYPE_CHECKING:
-    from surebound.evaluate.certify import Certification, CertifyProgress
+    from surebound.evaluate.certify import Certification
+    from surebound.evaluate.certifying import CertifyProgress
     from surebound.evaluate.task import Task
 
 STORE = "certify.sqlite"
@@ -62,9 +63,7 @@ def _configure(parser: ArgumentParser) -> None:
         help=f"the SQLite file of results (default: {STORE} in the model's folder, or here for an ONNX file)",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the results that the store has")
-    parser.add_argument(
-        "--workers", type=count, default=1, metavar="N", help="processes with one thread each (default 1, all threads)"
-    )
+    add_engine(parser)
     parser.add_argument(
         "--proofs",
         metavar="DIR",
@@ -83,8 +82,7 @@ def _run(args: Namespace) -> int:
     file = check_model(args.model)
     store = Path(args.store) if args.store is not None else _default_store(args.model)
     files = output_files(keep=(file,), json=args.json, store=str(store))
-    if args.workers > 1 and args.threads is not None:
-        raise UsageError("--threads beside --workers: each worker has one thread; expected one of the two")
+    engine = chosen_engine(args)
     if args.check_proofs and args.proofs is None:
         raise UsageError("--check-proofs without --proofs: there is nothing to check; expected both")
     task = _task(args)
@@ -95,7 +93,7 @@ def _run(args: Namespace) -> int:
     with interrupts.held():
         try:
             with interrupts.raising():
-                result = certify(task, store, workers=args.workers, resume=args.resume, on_progress=line)
+                result = certify(task, store, engine=engine, resume=args.resume, on_progress=line)
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -129,7 +127,7 @@ def _task(args: Namespace) -> "Task":
     dataset = load_dataset(args.dataset, args.data_dir)
     images = choose_images(dataset, args.first, args.indices)
     keep_memory()
-    set_threads(1 if args.workers > 1 else args.threads)
+    set_threads(threads_here(args))
 
     from surebound.evaluate.stages import Settings
     from surebound.evaluate.task import Task
@@ -199,6 +197,7 @@ def _record(args: Namespace, result: "Certification", *, interrupted: bool = Fal
         "store": str(result.store),
         "run": result.run,
         "seconds": round(result.seconds, 6),
+        "straggler": round(result.alone / max(result.seconds, 1e-9), 6),
         "seconds_by_phase": {name: round(seconds, 6) for name, seconds in phases.items()},
         "interrupted": interrupted,
         **proofs,
@@ -219,7 +218,8 @@ def _report(record: dict[str, Any]) -> None:
         left = outcomes.get("timeout", 0) + outcomes.get("unknown", 0)
         print(f"undecided {100 * record['undecided']:5.1f} %  ({left} of {images})")
     settled = ", ".join(f"{stage} {n}" for stage, n in record["settled_by"].items())
-    print(f"settled by {settled}; {record['subproblems']:,} subproblems in {record['seconds']:.1f} s")
+    alone = f", {record['straggler']:.0%} of it for the last image alone" if record["straggler"] > 0.005 else ""
+    print(f"settled by {settled}; {record['subproblems']:,} subproblems in {record['seconds']:.1f} s{alone}")
     if "proofs" in record:
         print(_proofs(record["proofs"]))
     print(f"results in {visible(record['store'])}", flush=True)

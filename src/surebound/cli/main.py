@@ -26,15 +26,15 @@ class _Parser(ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {visible(message)} (see '{self.prog} --help')\n")
 
 
-def build_parser() -> ArgumentParser:
-    """The whole command line."""
+def build_parser(*commands: str) -> ArgumentParser:
+    """The command line of some commands, or of all: those that are not asked for need not be imported."""
     # Options are never abbreviated: a script that does would break with the next option.
     description = "Train image classifiers whose robustness can be proved, and prove it, or find counterexamples."
     parser = _Parser(prog="surebound", description=description, allow_abbrev=False)
     parser.set_defaults(began=None)
     parser.add_argument("--version", action="version", version=f"surebound {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    for name in COMMANDS:
+    for name in commands or COMMANDS:
         command = COMMANDS[name]
         sub = subparsers.add_parser(name, help=command.summary, description=command.summary, allow_abbrev=False)
         command.configure(sub)
@@ -48,7 +48,9 @@ def main(argv: Sequence[str] | None = None, *, began: float | None = None) -> in
         sys.stdout.reconfigure(errors="backslashreplace")  # names from files may hold anything
     try:
         try:
-            args, unknown = build_parser().parse_known_args(argv, Namespace(began=began))
+            words = sys.argv[1:] if argv is None else argv
+            asked = [word for word in words[:1] if word in tuple(COMMANDS)]
+            args, unknown = build_parser(*asked).parse_known_args(words, Namespace(began=began))
             if unknown:
                 args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
             code: int = args.run(args)

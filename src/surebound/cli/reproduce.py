@@ -11,13 +11,14 @@ from surebound import interrupts
 from surebound.cli.arguments import count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
+from surebound.cli.engine import add_engine
 from surebound.errors import UsageError, visible
 from surebound.reproduce.scales import METHODS, NETWORKS, SCALES, SETTINGS
 from surebound.verify import SEARCHES
 
 if TYPE_CHECKING:
     from surebound.reproduce.experiment import Plan, Summary
-    from surebound.reproduce.pool import Ended, Status
+    from surebound.reproduce.jobs import JobEnded, Status
 
 EXPERIMENTS = ("table1", "branching")
 _FAILED = 2
@@ -50,12 +51,7 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="the folder for trainings, results and tables")
     parser.add_argument("--resume", action="store_true", help="go on with what the folder has")
-    parser.add_argument(
-        "--workers",
-        type=count,
-        metavar="N",
-        help="processes with one thread each (default: one for each core; 1 where branching rules are timed)",
-    )
+    add_engine(parser, "processes with one thread each (default: one for each core; 1 where branching rules are timed)")
     parser.add_argument(
         "--settings", type=_some(tuple(SETTINGS)), default=tuple(SETTINGS), metavar="A,B", help="only these radii"
     )
@@ -123,6 +119,8 @@ def _plan(args: Namespace) -> "Plan":
         place=place,
         resume=args.resume,
         workers=args.workers,
+        cluster=args.cluster,
+        resources=args.resources,
         settings=args.settings,
         methods=args.methods,
         steps=args.steps,
@@ -170,7 +168,7 @@ class _Line:
         self._line.show(status.done / max(status.total, 1), "; ".join((place, *status.running)) + left)
 
 
-def _outcome(ended: "Ended") -> str:
+def _outcome(ended: "JobEnded") -> str:
     """One line on a job."""
     found = ended.result
     if found is None:

@@ -1,15 +1,20 @@
 """`surebound verify NET.onnx PROPERTY.vnnlib`: the verdict alone on the first line of stdout, exit code 0."""
 
+from __future__ import annotations
+
 import json
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from surebound import interrupts
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
     add_search,
+    announce_threads,
     check_network,
     check_property,
     memory_size,
@@ -18,18 +23,26 @@ from surebound.cli.arguments import (
     seed,
     set_threads,
     thread_count,
+    worker_count,
     write_whole,
 )
 from surebound.cli.command import Command
 from surebound.cli.display import ProgressLine, complain
-from surebound.cli.quick_torch import quick_import
+from surebound.cli.engine import add_engine, check_engine
+from surebound.cli.quick_torch import preload, quick_import, uncollected
 from surebound.cli.watchdog import Watchdog
 from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
 from surebound.memory import keep_memory
-from surebound.problem import Counterexample, Property, Status, Verdict
 from surebound.verify.clock import Clock
 
+if TYPE_CHECKING:
+    from surebound.problem import Counterexample, Property, Status, Verdict
+
+_WORKERS = (
+    "processes with one thread each, which share a search that takes longer; auto: one for each processor, if a trial "
+    "says that they are faster than threads (default: none but this one, with all threads)"
+)
 _GRACE = 0.25  # seconds after the timeout in which the verification ends by itself
 
 
@@ -58,6 +71,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=thread_count, metavar="N", help="processor threads (default: OMP_NUM_THREADS, or all)"
     )
+    add_engine(parser, _WORKERS, worker_count)
     parser.add_argument(
         "--memory", type=memory_size, metavar="SIZE", help="for the search's queue, such as 2G; beyond it, disk is used"
     )
@@ -66,9 +80,11 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
+    announce_threads(_threads(args))
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, proof=args.proof, json=args.json)
     _check_format(args)
+    check_engine(args)
     work = _Work(args)
 
     def interrupted() -> None:
@@ -94,6 +110,11 @@ def _run(args: Namespace) -> int:
                 work.progress.done()
         _finish(args, files, verdict, work.problem)
     return 0
+
+
+def _threads(args: Namespace) -> int | None:
+    """As many as there are workers, while they have nothing to do yet."""
+    return args.threads or (args.workers if isinstance(args.workers, int) else None)
 
 
 def _check_format(args: Namespace) -> None:
@@ -165,18 +186,29 @@ class _Work:
             problem = read_property(args.property, deadline=self._deadline(f"reading '{args.property}'"))
             self.problem = problem
             keep_memory()
-            self.doing = "importing torch"
-            with self.clock.phase("import"):
-                quick_import()
-            set_threads(args.threads)
-            from surebound.load.onnx import load_model
+            for library in ("numpy.random", "onnx", "onnxruntime"):  # all that the first attempt takes
+                import_module(library)
+            preload()
+            from surebound.load.onnx import read_model
+
+            model = read_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
+        if args.proof is None and args.search == "default":
+            from surebound.verify.first import first_attempt
+
+            self.doing = "verifying"
+            verdict = first_attempt(model, problem, self.clock, seed=args.seed)
+            if verdict is not None:
+                return verdict
+        self.doing = "importing torch"
+        with self.clock.phase("import"), uncollected():
+            quick_import()
+            set_threads(_threads(args))
             from surebound.verify.options import Options
             from surebound.verify.pipeline import verify
+        if args.proof is not None and args.proof_format == "surebound":
+            from surebound.proof.checkable import expect_checkable
 
-            model = load_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
-            if args.proof is not None and args.proof_format == "surebound":
-                from surebound.proof.checkable import expect_checkable
-
+            with self.clock.phase("load"):
                 expect_checkable(Path(args.net), model.network)
         self.doing = "verifying"
         options = Options.of(
@@ -186,6 +218,9 @@ class _Work:
             seed=args.seed,
             memory=args.memory,
             early_stop=args.early_stop,
+            workers=args.workers,
+            cluster=args.cluster,
+            resources=args.resources,
             proof=args.proof is not None,
         )
         if args.proof_format == "aptp":
@@ -193,7 +228,7 @@ class _Work:
 
             check_sayable(args.net, problem)
             options = replace(options, strategy=replace(options.strategy, input_limit=-1))  # neurons are split
-        return verify(model, problem, options, clock=self.clock)
+        return verify(model.tensors(), problem, options, clock=self.clock)
 
     def _deadline(self, doing: str) -> Deadline:
         self.doing = doing
@@ -201,6 +236,8 @@ class _Work:
 
     def so_far(self, status: Status, reason: str) -> Verdict:
         """What is known when it has to end."""
+        from surebound.problem import Verdict
+
         last = self.progress.counted
         subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
         return Verdict(
@@ -249,6 +286,8 @@ def _summary(verdict: Verdict, proof: Path | None) -> str:
     text = f"{verdict.seconds:.2f} s, {verdict.subproblems:,} subproblems"
     if verdict.branching:
         text += f", branching {verdict.branching}"
+    if verdict.searched_by:
+        text += f", {verdict.searched_by}"
     if verdict.lower_bound is not None and verdict.status != "sat":
         text += f", lower bound {verdict.lower_bound:.6g}"
     if proof is not None:

@@ -6,18 +6,28 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from tempfile import TemporaryDirectory
+from typing import Protocol, final
 
 from surebound.check import CheckError, check
 from surebound.errors import UsageError, one_line
 from surebound.evaluate.evidence import Evidence
 from surebound.files import replacing
+from surebound.load.portable import PortableNetwork
 from surebound.network.graph import Network
 from surebound.problem import Property
 from surebound.proof.checkable import expect_checkable
 from surebound.proof.property_text import property_text
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
+
+
+class ProofWriter(Protocol):
+    """Where a proof goes as soon as it is there."""
+
+    def write(self, image: int, network: Network, prop: Property, records: Iterable[BoxRecord]) -> Evidence:
+        """Write the property and the proof of an image, and check it if wanted."""
+        ...
 
 
 @final
@@ -86,3 +96,31 @@ class ProofFolder:
         except CheckError as error:
             refused = one_line(error)
         return written.checked_by(time.monotonic() - begin, refused)
+
+    def receive(self, files: Mapping[str, bytes]) -> None:
+        """Put in place what was written on another machine."""
+        for name, content in files.items():
+            with replacing(self.folder / name) as partial:
+                partial.write_bytes(content)
+
+
+@final
+class ProofParcels:
+    """Proofs that are written where the folder is not, and sent to it."""
+
+    def __init__(self, network: PortableNetwork, check: bool) -> None:
+        self._network, self._check = network, check
+        self._files: dict[str, bytes] = {}
+
+    def write(self, image: int, network: Network, prop: Property, records: Iterable[BoxRecord]) -> Evidence:
+        """Write the property and the proof of an image, and check it if wanted."""
+        with self._network.file() as file, TemporaryDirectory(prefix="surebound-") as place:
+            folder = ProofFolder(Path(place), file, self._check)
+            written = folder.write(image, network, prop, records)
+            self._files |= {path.name: path.read_bytes() for path in (folder.property(image), folder.proof(image))}
+        return written
+
+    def collect(self) -> dict[str, bytes]:
+        """The files that were written since the last time, by name."""
+        files, self._files = self._files, {}
+        return files

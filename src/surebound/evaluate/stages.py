@@ -23,7 +23,7 @@ from surebound.attacks.images import attack_images
 from surebound.attacks.mi_fgsm import PUBLISHED
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
-from surebound.evaluate.proofs import ProofFolder
+from surebound.evaluate.proofs import ProofWriter
 from surebound.evaluate.store import STAGES, Counter, Outcome, Row, Stage
 from surebound.network.graph import Network
 from surebound.network.model import Model
@@ -98,11 +98,16 @@ class Sample:
 class Open:
     """An image that needs a search: `rivals` are the classes not yet proved to stay below its label."""
 
-    sample: Sample
+    image: int
     predicted: int
     rivals: tuple[int, ...]
+    margin: float = -np.inf  # the least bound so far: the lower, the harder
     phases: dict[str, float] = field(default_factory=dict)
     proved: tuple[tuple[int, str], ...] = ()  # of a proof so far: regions, and the lines around ReLUs that prove each
+
+    @property
+    def images(self) -> tuple[int]:
+        return (self.image,)
 
 
 def property_sha256(sample: Sample, eps: Fraction) -> str:
@@ -116,7 +121,7 @@ def property_sha256(sample: Sample, eps: Fraction) -> str:
 class Certifier:
     """One network, one radius."""
 
-    def __init__(self, model: Model, eps: Fraction, settings: Settings, proofs: ProofFolder | None = None) -> None:
+    def __init__(self, model: Model, eps: Fraction, settings: Settings, proofs: ProofWriter | None = None) -> None:
         self.model, self.eps, self.settings, self.proofs = model, eps, settings, proofs
 
     def screen(self, samples: Sequence[Sample]) -> tuple[list[Row], list[Open]]:
@@ -129,21 +134,31 @@ class Certifier:
         rows = [self._row(i, i.settled, i.seconds) for i in images if i.settled is not None]
         return rows, [i.left() for i in images if i.settled is None]
 
-    def search(self, image: Open, *, branching: str | None = None) -> Row:
-        """α-CROWN for what is open, then branch and bound; `branching` instead of the settings' rule.
+    def search(self, sample: Sample, left: Open, *, branching: str | None = None) -> Row:
+        """α-CROWN for what screening left open, then branch and bound; `branching` instead of the settings' rule.
 
         All other classes count as subproblems (see `surebound.verify.cascade`), those that screening settled, too.
         """
         options = self._options(branching or self.settings.branching)
         engine = Engine(self.model, options, Clock(options.timeout))
-        asked = self._image(image.sample, image.predicted)
-        asked.resume(image)
+        asked = self._image(sample, left.predicted)
+        asked.resume(left)
         run(closing(engine), [asked])
         assert asked.settled is not None  # the last stage settles everything
-        phases = image.phases | engine.clock.phases
-        phases["attack"] = image.phases.get("attack", 0.0) + engine.clock.phases.get("attack", 0.0)
-        seconds = sum(image.phases.values()) + asked.settled.seconds
+        phases = left.phases | engine.clock.phases
+        phases["attack"] = left.phases.get("attack", 0.0) + engine.clock.phases.get("attack", 0.0)
+        seconds = sum(left.phases.values()) + asked.settled.seconds
         return self._row(asked, replace(asked.settled, seconds=seconds), phases)
+
+    def give_up(self, sample: Sample, reason: str, seconds: float) -> Row:
+        """The row of an image that is not decided for another reason than a stage's."""
+        predicted = int(self.model.replay(sample.x[None])[0].argmax())
+        settled = (
+            Settled(stage="search", end="undecided", lower_bound=-np.inf, reason=reason, seconds=seconds)
+            if predicted == sample.label
+            else Settled(stage="standard", end="violated", seconds=seconds)
+        )
+        return self._row(self._image(sample, predicted), settled, {})
 
     def decide(self, sample: Sample, eps: Fraction) -> Verdict:
         """Robustness within another radius, by the whole of `surebound.verify`."""
@@ -211,7 +226,7 @@ class _Image(Question):
         rivals = tuple(j for j, bound in pairs if not bound > 0)
         steps = [] if self.record is None else [step.about for step in self.record.steps]
         proved = tuple((about["region"], about["lines"]) for about in steps)
-        return Open(self.sample, self.predicted, rivals, self.seconds, proved)
+        return Open(self.sample.image, self.predicted, rivals, float(self.bounds.min()), self.seconds, proved)
 
     def resume(self, left: Open) -> None:
         """After screening."""

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
+import torch
 
-from surebound.data.dataset import Dataset
+from surebound.data.dataset import Dataset, Images
 from surebound.errors import MissingFileError, NetworkError, UsageError
 from surebound.evaluate.proofs import ProofFolder
 from surebound.evaluate.stages import Sample, Settings
@@ -69,9 +71,10 @@ class Task:
         """Where the proofs go."""
         return None if self.proofs is None else ProofFolder(self.proofs, self.file, self.check_proofs)
 
-    def sample(self, image: int) -> Sample:
-        x, y = self.dataset.test.take([image])
-        return Sample(image, np.asarray(x, dtype=np.float32).reshape(-1), int(y[0]))
+    @cached_property
+    def samples(self) -> "Samples":
+        """The images."""
+        return Samples(self.dataset.test, self.images)
 
     def describe(self) -> Run:
         """The run as the store keeps it."""
@@ -91,6 +94,20 @@ class Task:
             machine=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+
+@final
+class Samples:
+    """Some labelled images by their indices, kept as they are stored."""
+
+    def __init__(self, images: Images, indices: Sequence[int]) -> None:
+        self._at = {image: k for k, image in enumerate(indices)}
+        chosen = torch.tensor(indices, dtype=torch.int64)
+        self._images = Images(images.pixels[chosen].cpu(), images.labels[chosen].cpu()) if len(indices) else images
+
+    def __getitem__(self, image: int) -> Sample:
+        x, y = self._images.take([self._at[image]])
+        return Sample(image, np.asarray(x, dtype=np.float32).reshape(-1), int(y[0]))
 
 
 def _data_sha256(dataset: Dataset) -> str:

@@ -1,17 +1,19 @@
 """The check on loading: the network that was read computes what its source computes."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surebound.errors import NetworkError
 from surebound.limits import Deadline
+from surebound.network.arrays import concat, flat, positive
 from surebound.network.graph import Network
 from surebound.network.linear import size
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _LARGE = 2**20  # elements of all tensors, from which points are computed one by one: convolutions copy what they read
 
@@ -33,9 +35,10 @@ def check_agreement(
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.random((points // 2, network.inputs)), rng.normal(size=(points // 2, network.inputs))])
     rows = x.astype(np.float32)
-    samples = torch.from_numpy(rows).reshape(-1, *network.input_shape)
-    precise = _forward(network, samples.double(), deadline)
-    rough = _forward(network.to(torch.float32), samples, deadline)
+    samples = network.array(rows.reshape(-1, *network.input_shape))
+    with np.errstate(all="ignore"):
+        precise = _forward(network, network.array(rows.astype(np.float64)).reshape(samples.shape), deadline)
+        rough = _forward(network.single(), samples, deadline)
     deadline.check()
     theirs = source(rows)
     if theirs.shape != precise.shape:
@@ -59,13 +62,14 @@ def check_agreement(
         )
 
 
-def _forward(network: Network, samples: Tensor, deadline: Deadline) -> NDArray[Any]:
+def _forward(network: Network, samples: "Tensor", deadline: Deadline) -> NDArray[Any]:
     """The network's outputs, flattened. # (points, *input) -> (points, outputs)"""
 
-    def relu(_: int, x: Tensor) -> Tensor:
+    def relu(_: int, x: "Tensor") -> "Tensor":
         deadline.check()
-        return x.clamp_min(0.0)
+        return positive(x)
 
     large = sum(size(node.shape) for node in network.nodes) > _LARGE
-    outputs = [network.trace(part, relu).flatten(1) for part in samples.split(1 if large else len(samples))]
-    return np.asarray(torch.cat(outputs).numpy())
+    step = 1 if large else len(samples)
+    outputs = [flat(network.trace(samples[i : i + step], relu)) for i in range(0, len(samples), step)]
+    return np.asarray(concat(outputs, 0))

@@ -5,14 +5,15 @@ only moves numbers (transpose, slice, gather, …) is done on an array of positi
 questions about which axis is the batch never arise.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.limits import AXES, check_elements
@@ -20,6 +21,9 @@ from surebound.network.build import Builder, Pads, Real, real
 from surebound.network.linear import size
 from surebound.network.op import Shape
 from surebound.network.pooling import average_pool, max_pool, reduce_max, reduce_sum
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = NDArray[Any]
 Move = Callable[[NDArray[np.int64]], NDArray[np.int64]]

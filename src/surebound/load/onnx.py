@@ -40,10 +40,15 @@ def load_onnx(path: str | Path, *, check: bool = True) -> Network:
     if check:
         return load_model(path).network
     file = read_onnx(Path(path))
-    return _read(file, _input_shapes(file, None)[0], Deadline())
+    return _read(file, _input_shapes(file, None)[0], Deadline()).tensors()
 
 
 def load_model(path: str | Path, *, inputs: int | None = None, deadline: Deadline = Deadline()) -> Model:
+    """As `read_model`, over torch's tensors."""
+    return read_model(path, inputs=inputs, deadline=deadline).tensors()
+
+
+def read_model(path: str | Path, *, inputs: int | None = None, deadline: Deadline = Deadline()) -> Model:
     """The network of a file, together with the file run by onnxruntime, which it is compared with at a few points.
 
     Where it is not clear whether an input's first axis is a batch, the reading with so many `inputs` goes first.
@@ -221,7 +226,7 @@ class _Reader:
         result = self._graph.output[0].name
         if result not in self._values:
             raise NetworkError(f"no node of '{self._path}' computes the output {quoted(result)}")
-        return builder.build(algebra.data(self._values[result]).node)
+        return builder.arrays(algebra.data(self._values[result]).node)
 
     def _read_weights(self, tally: Tally) -> None:
         for weight in self._graph.initializer:

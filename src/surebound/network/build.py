@@ -5,23 +5,29 @@ float64, so the network that comes out means what the network that went in means
 building: a helper may return an existing node, and what becomes unused is dropped by `Builder.build`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from surebound.errors import NetworkError, quoted
 from surebound.limits import COLUMNS, STEPS, Tally, check_elements, check_work
 from surebound.network.conv import Conv, windows
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
-from surebound.network.op import Affine, Shape
+from surebound.network.op import Affine, Shape, held
 from surebound.network.shape import Concat, Pick, Reshape
 
-Real = Tensor | NDArray[np.floating] | NDArray[np.integer] | float
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Numbers: TypeAlias = Any
+"""A NumPy array, where an operation's field says tensor (see `surebound.network.arrays`)."""
+Real: TypeAlias = "Tensor | NDArray[np.floating] | NDArray[np.integer] | float"
 """A constant: any array of numbers that float64 holds exactly."""
 Pads = Sequence[tuple[int, int]]
 """How much to add before and after each spatial axis."""
@@ -29,22 +35,31 @@ Pads = Sequence[tuple[int, int]]
 _FAR = 1e30  # a shift by more than this, and back, would lose what is shifted
 
 
-def real(value: Real) -> Tensor:
-    """The constant as a float64 tensor of finite numbers."""
-    if isinstance(value, Tensor):
-        tensor = value.detach().to(device="cpu", dtype=torch.float64)
-    else:
-        tensor = torch.from_numpy(np.array(value, dtype=np.float64))
-    if not bool(torch.isfinite(tensor).all()):
+def real(value: Real) -> Numbers:
+    """The constant as a float64 array of finite numbers."""
+    array = _float64(value)
+    if not np.isfinite(array).all():
         raise NetworkError("a weight is NaN or infinite; expected finite numbers")
-    return tensor
+    return array
 
 
-def exact_sum(a: Tensor, b: Tensor) -> Tensor | None:
+def _float64(value: Real) -> NDArray[np.float64]:
+    """Of a tensor too, of any type and on any device, whether or not it requires gradients."""
+    numbers: Any = value
+    return numbers.detach().cpu().double().numpy() if hasattr(numbers, "detach") else np.array(numbers, np.float64)
+
+
+def _own(array: Numbers) -> Numbers:
+    """The array in memory that may be written to, in order: torch takes no other."""
+    return np.require(array, requirements=("C", "W"))
+
+
+def exact_sum(a: Numbers, b: Numbers) -> Numbers | None:
     """a + b if float64 holds it without rounding (Knuth's two-sum has no remainder), else None."""
-    total = a + b
-    virtual = total - a
-    remainder = (a - (total - virtual)) + (b - virtual)
+    with np.errstate(all="ignore"):  # an overflow leaves a remainder that is NaN
+        total = a + b
+        virtual = total - a
+        remainder = (a - (total - virtual)) + (b - virtual)
     return total if bool((remainder == 0).all()) else None
 
 
@@ -73,13 +88,16 @@ class Builder:
         if len(self._nodes) >= STEPS:
             raise NetworkError(f"this takes more than {STEPS:,} affine operations and ReLUs; expected at most that")
         check_elements(op.shape)
-        held = (value for field in fields(op) if isinstance(value := getattr(op, field.name), Tensor))
-        self.tally.add(sum(value.numel() for value in held))
+        self.tally.add(0 if isinstance(op, Relu) else sum(size(tuple(value.shape)) for value in held(op).values()))
         self._nodes.append(Node(op, inputs, name or self.name))
         return len(self._nodes) - 1
 
     def build(self, output: int) -> Network:
-        """The network that ends in `output`, without the nodes that do not lead there."""
+        """The network that ends in `output`, over torch's tensors."""
+        return self.arrays(output).tensors()
+
+    def arrays(self, output: int) -> Network:
+        """The network that ends in `output`, over NumPy's arrays, without the nodes that do not lead there."""
         needed = {0, output}
         for i in range(output, 0, -1):
             if i in needed:
@@ -87,7 +105,7 @@ class Builder:
         kept = sorted(needed)
         number = {old: new for new, old in enumerate(kept)}
         nodes = tuple(Node(n.op, tuple(number[j] for j in n.inputs), n.name) for n in (self._nodes[i] for i in kept))
-        return Network(nodes, number[output])
+        return Network(nodes, number[output], numpy=True)
 
     # ---- affine operations
 
@@ -96,8 +114,8 @@ class Builder:
         w, *lead = real(weight), *self.shape(x)[:-1]
         if w.ndim != 2 or w.shape[1] != self.shape(x)[-1]:
             raise NetworkError(f"a matrix of shape {list(w.shape)} cannot multiply {list(self.shape(x))}")
-        check_work(w.numel() * size(tuple(lead)))
-        return self.add(Linear(w.contiguous(), None if bias is None else real(bias), tuple(lead)), x)
+        check_work(w.size * size(tuple(lead)))
+        return self.add(Linear(_own(w), None if bias is None else real(bias), tuple(lead)), x)
 
     def conv(
         self,
@@ -122,7 +140,7 @@ class Builder:
         if any(before != after for before, after in pads):
             x, pads = self.pad(x, pads), [(0, 0)] * axes
         op = Conv(
-            weight=w.contiguous(),
+            weight=_own(w),
             in_shape=self.shape(x),
             bias=None if bias is None else real(bias).reshape(-1, *[1] * axes),
             stride=stride or (1,) * axes,
@@ -139,15 +157,16 @@ class Builder:
 
     def scale(self, x: int, weight: Real, *, exact: bool = True) -> int:
         """w ⊙ x. A weight that was computed, and so may carry a few roundings, is not `exact`."""
-        w = real(weight).expand(self.shape(x))
+        w = np.broadcast_to(real(weight), self.shape(x))
         if exact and bool((w == 1).all()):
             return x
-        exact = exact and bool(((w == 0) | (w.abs() == 1) | (w.abs() == 2)).all())
-        return self.add(Scale(w.contiguous(), roundings=0) if exact else Scale(w.contiguous()), x)
+        exact = exact and bool(np.isin(np.abs(w), (0, 1, 2)).all())
+        w = _own(w)
+        return self.add(Scale(w, roundings=0) if exact else Scale(w), x)
 
     def shift(self, x: int, bias: Real) -> int:
         """x + b, as the bias of the operation before it where that is exact."""
-        b = real(bias).expand(self.shape(x))
+        b = np.broadcast_to(real(bias), self.shape(x))
         if not bool(b.any()):
             return x
         node = self._nodes[x]
@@ -159,15 +178,15 @@ class Builder:
             merged = self._with_bias(node.op, b)
             if merged is not None:
                 return self.add(merged, *node.inputs, name=node.name)
-        return self.add(Shift(b.contiguous()), x)
+        return self.add(Shift(_own(b)), x)
 
-    def _with_bias(self, op: Linear | Conv, b: Tensor) -> Linear | Conv | None:
+    def _with_bias(self, op: Linear | Conv, b: Numbers) -> Linear | Conv | None:
         """The op with b added to its bias, or None if b varies along an axis that the bias does not have."""
         slim = b[(0,) * (b.ndim - 1)] if isinstance(op, Linear) else b[(slice(None), *[slice(1)] * (b.ndim - 1))]
         if not bool((b == slim).all()):
             return None
         total = slim if op.bias is None else exact_sum(op.bias, slim)
-        return None if total is None else replace(op, bias=total.contiguous())
+        return None if total is None else replace(op, bias=_own(total))
 
     def negate(self, x: int) -> int:
         """−x."""
@@ -178,7 +197,7 @@ class Builder:
         shapes = {self.shape(x) for x in xs}
         if len(shapes) != 1:
             raise NetworkError(f"branches of shapes {sorted(map(list, shapes))} cannot be added")
-        chosen = torch.tensor(signs or [1] * len(xs), dtype=torch.float64)
+        chosen: Numbers = np.array(signs or [1] * len(xs), dtype=np.float64)
         return self.add(Sum(chosen, shapes.pop()), *xs)
 
     # ---- moving numbers
@@ -197,19 +216,19 @@ class Builder:
             return self.add(Pick(node.op.index.reshape(shape), node.op.in_shape), *node.inputs, name=node.name)
         return self.add(Reshape(shape, self.shape(x)), x)
 
-    def pick(self, x: int, index: NDArray[np.int64] | Tensor) -> int:
+    def pick(self, x: int, index: NDArray[np.int64]) -> int:
         """y[i] = x[index[i]] on flattened tensors, and 0 where index[i] is −1."""
-        chosen = index.contiguous() if isinstance(index, Tensor) else torch.from_numpy(np.array(index, dtype=np.int64))
+        chosen: Numbers = np.array(index, dtype=np.int64)
         node = self._nodes[x]
         count = size(self.shape(x))
-        if chosen.numel() and not -1 <= int(chosen.min()) <= int(chosen.max()) < count:
+        if chosen.size and not -1 <= int(chosen.min()) <= int(chosen.max()) < count:
             raise NetworkError(f"an index reaches outside the {count} elements of {list(self.shape(x))}")
-        if chosen.numel() == count and bool((chosen.reshape(-1) == torch.arange(count)).all()):
+        if chosen.size == count and bool((chosen.reshape(-1) == np.arange(count)).all()):
             return self.reshape(x, tuple(chosen.shape))
         if isinstance(node.op, Reshape):
             return self.pick(node.inputs[0], chosen)
         if isinstance(node.op, Pick):
-            through = torch.where(chosen < 0, -1, node.op.index.reshape(-1)[chosen.clamp_min(0)])
+            through = np.where(chosen < 0, -1, node.op.index.reshape(-1)[np.maximum(chosen, 0)])
             return self.pick(node.inputs[0], through)
         return self.add(Pick(chosen, self.shape(x)), x)
 
@@ -233,7 +252,7 @@ class Builder:
     def constant(self, value: Real) -> int:
         """A node that does not depend on the input."""
         v = real(value)
-        return self.shift(self.pick(0, torch.full(v.shape, -1)), v)
+        return self.shift(self.pick(0, np.full(v.shape, -1)), v)
 
     # ---- piecewise-linear functions
 
@@ -241,15 +260,15 @@ class Builder:
         """max(x, 0)."""
         return x if isinstance(self._nodes[x].op, Relu) else self.add(Relu(self.shape(x)), x)
 
-    def maximum(self, a: int, b: int | Tensor) -> int:
-        """max(a, b) = b + relu(a − b) element by element; b is a node, or a tensor of constants."""
-        if isinstance(b, Tensor):
+    def maximum(self, a: int, b: int | Numbers) -> int:
+        """max(a, b) = b + relu(a − b) element by element; b is a node, or an array of constants."""
+        if not isinstance(b, int):
             return self.shift(self.relu(self.shift(a, -b)), b)
         return self.sum(b, self.relu(self.sum(a, b, signs=(1, -1))))
 
-    def minimum(self, a: int, b: int | Tensor) -> int:
-        """min(a, b) = b − relu(b − a) element by element; b is a node, or a tensor of constants."""
-        if isinstance(b, Tensor):
+    def minimum(self, a: int, b: int | Numbers) -> int:
+        """min(a, b) = b − relu(b − a) element by element; b is a node, or an array of constants."""
+        if not isinstance(b, int):
             return self.shift(self.negate(self.relu(self.shift(self.negate(a), b))), b)
         return self.sum(b, self.relu(self.sum(b, a, signs=(1, -1))), signs=(1, -1))
 
@@ -272,11 +291,11 @@ class Builder:
         Only an infinite bound is no bound. One at the end of float32's range, as many files spell an absent one, is
         kept and does no harm: max(x, lo) is then written x + relu(lo − x), whose ReLU is never active.
         """
-        low, high = _bound(lo, -torch.inf), _bound(hi, torch.inf)
+        low, high = _bound(lo, -np.inf), _bound(hi, np.inf)
         if low is not None and high is not None and bool((low > high).any()):
             return self.minimum(self.maximum(x, low), high)
         lifted = x
-        if low is not None and bool((low.abs() > _FAR).any()):
+        if low is not None and bool((np.abs(low) > _FAR).any()):
             lifted = self.sum(x, self.relu(self.shift(self.negate(x), low)))
         elif low is not None:
             lifted = self.shift(self.relu(self.shift(x, -low)), low)
@@ -293,7 +312,8 @@ class Builder:
             raise NetworkError("a batch norm's variance + epsilon is not positive")
         centred = self.shift(x, -real(mean).reshape(column))
         return self.shift(
-            self.scale(centred, (real(gamma) / spread.sqrt()).reshape(column), exact=False), real(beta).reshape(column)
+            self.scale(centred, (real(gamma) / np.sqrt(spread)).reshape(column), exact=False),
+            real(beta).reshape(column),
         )
 
 
@@ -306,12 +326,12 @@ def _check_windows(conv: Conv) -> None:
         read = places * conv.in_shape[0] * kernel  # which torch writes side by side, in float64
         if read > COLUMNS:
             raise NetworkError(f"the windows of a convolution read {read:,} numbers; expected at most {COLUMNS:,}")
-        check_work(places * conv.weight.numel())
+        check_work(places * size(tuple(conv.weight.shape)))
 
 
-def _bound(value: Real | None, absent: float) -> Tensor | None:
+def _bound(value: Real | None, absent: float) -> Numbers | None:
     """A clip's bound, or None if there is none, which `absent` (−∞ or ∞) also says."""
     if value is None:
         return None
-    bound = value.double() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
+    bound = _float64(value)
     return None if bool((bound == absent).all()) else real(bound)

@@ -1,19 +1,27 @@
 """Convolutions in one and two dimensions, with stride, padding, dilation and groups."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
+from surebound.network.arrays import Lazy, library
+from surebound.network.convolve import convolved, transposed
 from surebound.network.op import Shape
 
+if TYPE_CHECKING:
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    F = Lazy("torch.nn.functional")
+
 FEW_CHANNELS = 4
-_CONV = {3: F.conv1d, 4: F.conv2d}
-_TRANSPOSED = {3: F.conv_transpose1d, 4: F.conv_transpose2d}
+_CONV = {3: "conv1d", 4: "conv2d"}
+_TRANSPOSED = {3: "conv_transpose1d", 4: "conv_transpose2d"}
 
 
 class Window(Protocol):
@@ -69,25 +77,36 @@ class Conv:
         return max(out // self.groups, per_group) * prod(self.weight.shape[2:]) + 2
 
     def apply(self, x: Tensor) -> Tensor:
-        conv = _CONV[self.weight.ndim]
+        if isinstance(x, np.ndarray):
+            return convolved(self, windows(self), x)
+        conv: Callable[..., Tensor] = getattr(F, _CONV[self.weight.ndim])
         return conv(x, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
-        if self._has_phases and g.dtype == torch.float32:
+        if isinstance(g, np.ndarray):
+            return (transposed(self, windows(self), g),)
+        if self._has_phases and g.dtype == library(g).float32:
             (height, width), (top, left) = self.in_shape[1:], self.padding
             y = self._by_phases(g)[:, :, top : top + height, left : left + width]
             return (F.pad(y, (0, width - y.shape[3], 0, height - y.shape[2])),)
-        transposed = _TRANSPOSED[self.weight.ndim]
-        return (transposed(g, self.weight, None, self.stride, self.padding, unseen(self), self.groups, self.dilation),)
+        return (
+            self._torch_transposed(
+                g, self.weight, None, self.stride, self.padding, unseen(self), self.groups, self.dilation
+            ),
+        )
 
     def spread(self, g: Tensor) -> Tensor:
         """Aᵀ g for part of an image, on what it reads of the padded input: from the first element to the last."""
         if prod(g.shape[2:]) == 1 and self.groups == 1 and set(self.dilation) == {1}:
             return (g.flatten(1) @ self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
-        if self._has_phases and g.dtype == torch.float32:
+        if self._has_phases and g.dtype == library(g).float32:
             return self._by_phases(g)
-        transposed = _TRANSPOSED[self.weight.ndim]
-        return transposed(g, self.weight, None, self.stride, 0, 0, self.groups, self.dilation)
+        return self._torch_transposed(g, self.weight, None, self.stride, 0, 0, self.groups, self.dilation)
+
+    @property
+    def _torch_transposed(self) -> Callable[..., Tensor]:
+        function: Callable[..., Tensor] = getattr(F, _TRANSPOSED[self.weight.ndim])
+        return function
 
     @property
     def _has_phases(self) -> bool:

@@ -4,17 +4,25 @@ Every other activation that surebound supports (max pooling, leaky ReLU, clippin
 (`surebound.network.build`), so bounds and branching only ever meet ReLUs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from surebound.network.arrays import flat, library, positive, spread, tensor, zeros
 from surebound.network.linear import size
-from surebound.network.op import Affine, Shape, cast
+from surebound.network.op import Affine, Shape, cast, tensors
 
-Activation = Callable[[int, Tensor], Tensor]
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+Activation = Callable[[int, "Tensor"], "Tensor"]
 """(layer index, values or coefficients of that layer) -> the same on the other side of its ReLU."""
 
 
@@ -51,6 +59,7 @@ class Network:
 
     nodes: tuple[Node, ...]
     output: int
+    numpy: bool = False  # whether it holds NumPy arrays, else torch's tensors
 
     @property
     def input_shape(self) -> Shape:
@@ -102,16 +111,29 @@ class Network:
         last[self.output] = len(self.nodes)
         return tuple(last)
 
-    def to(self, dtype: torch.dtype) -> "Network":
+    def to(self, dtype: torch.dtype) -> Network:
         """The same network with its weights in another precision."""
-        nodes = tuple(
-            n if isinstance(n.op, Relu | Input) else Node(cast(n.op, dtype), n.inputs, n.name) for n in self.nodes
-        )
-        return Network(nodes, self.output)
+        return self._with(lambda op: cast(op, dtype))
+
+    def single(self) -> Network:
+        """The same network with its weights in float32."""
+        return self.to(library(self.array(np.zeros(0))).float32)
+
+    def tensors(self) -> Network:
+        """The same network over torch's tensors, which share the numbers."""
+        return replace(self._with(tensors), numpy=False)
+
+    def array(self, x: NDArray[Any]) -> Tensor:
+        """x as an array of the kind that the network holds."""
+        return x if self.numpy else tensor(x)  # type: ignore[return-value]
+
+    def _with(self, change: Callable[[Affine], Affine]) -> Network:
+        nodes = (n if isinstance(n.op, Relu | Input) else Node(change(n.op), n.inputs, n.name) for n in self.nodes)
+        return replace(self, nodes=tuple(nodes))
 
     def forward(self, x: Tensor) -> Tensor:
         """f(x). # (batch, *input_shape) -> (batch, *output_shape)"""
-        return self.trace(x, lambda _, xhat: xhat.clamp_min(0.0))
+        return self.trace(x, lambda _, xhat: positive(xhat))
 
     def trace(self, x: Tensor, activate: Activation) -> Tensor:
         """A forward pass with x_k = activate(k, x̂_k) in place of each ReLU."""
@@ -129,7 +151,7 @@ class Network:
         return values[self.output]
 
     def pull(
-        self, start: dict[int, Tensor], activate: Activation, errors: "dict[int, Tensor] | None" = None
+        self, start: dict[int, Tensor], activate: Activation, errors: dict[int, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Carry coefficients on nodes back to the input.
 
@@ -141,7 +163,7 @@ class Network:
         """
         coefficients = dict(start)
         sample = next(iter(start.values()))
-        constant, error = sample.new_zeros(len(sample)), sample.new_zeros(len(sample))
+        constant, error = zeros(sample, len(sample)), zeros(sample, len(sample))
         for i in range(max(start), 0, -1):
             c = coefficients.pop(i, None)
             if c is None:
@@ -153,22 +175,22 @@ class Network:
             else:
                 assert not isinstance(op, Input)
                 if op.bias is not None:
-                    constant = constant + dot(c, op.bias.expand(op.shape))
+                    constant = constant + dot(c, spread(op.bias, op.shape))
                 if errors is not None:
-                    error = error + dot(c.abs(), errors[i])
+                    error = error + dot(abs(c), errors[i])
                 pulled = op.adjoint(c)
             for j, p in zip(node.inputs, pulled, strict=True):
                 coefficients[j] = coefficients[j] + p if j in coefficients else p
         at_input = coefficients.get(0)
         if at_input is None:
-            at_input = sample.new_zeros(len(sample), *self.input_shape)
+            at_input = zeros(sample, len(sample), *self.input_shape)
         return at_input, constant, error
 
 
 def dot(c: Tensor, v: Tensor) -> Tensor:
     """Σ c·v over all but the batch; v may have a batch of its own that divides c's (boxes × specifications)."""
     if v.ndim < c.ndim or len(v) == 1:
-        return c.flatten(1) @ v.reshape(-1)
+        return flat(c) @ v.reshape(-1)
     if len(v) == len(c):
-        return (c * v).flatten(1).sum(1)
+        return flat(c * v).sum(1)
     return (c.reshape(len(v), len(c) // len(v), -1) @ v.reshape(len(v), -1, 1)).reshape(-1)

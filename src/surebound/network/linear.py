@@ -1,11 +1,15 @@
 """Matrix products and element-wise scaling and shifting by constants."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from math import prod
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from surebound.network.op import Shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """A network together with the runtime it came from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,3 +20,7 @@ class Model:
     network: Network  # float64
     replay: Replay
     source: str
+
+    def tensors(self) -> "Model":
+        """The same over torch's tensors."""
+        return replace(self, network=self.network.tensors())

@@ -7,10 +7,13 @@ taking absolute values of their weights (for interval arithmetic and error bound
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-import torch
-from torch import Tensor
+from surebound.network import arrays
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Shape = tuple[int, ...]
 
@@ -30,7 +33,7 @@ class Affine(Protocol):
         ...
 
     @property
-    def bias(self) -> Tensor | None:
+    def bias(self) -> "Tensor | None":
         """b, broadcastable to `shape`, or None for zero."""
         ...
 
@@ -41,11 +44,11 @@ class Affine(Protocol):
         ...
 
     @property
-    def apply(self) -> Callable[..., Tensor]:
+    def apply(self) -> "Callable[..., Tensor]":
         """A x, without the bias. # (batch, *in) … -> (batch, *shape)"""
         ...
 
-    def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
+    def adjoint(self, g: "Tensor") -> "tuple[Tensor, ...]":
         """Aᵀ g, one tensor for each input. # (batch, *shape) -> (batch, *in) …"""
         ...
 
@@ -53,20 +56,28 @@ class Affine(Protocol):
 OpT = TypeVar("OpT", bound=Affine)
 
 
-def _map_tensors(op: OpT, f: Any) -> OpT:
-    changed = {
-        field.name: f(value)
-        for field in fields(op)
-        if isinstance(value := getattr(op, field.name), Tensor) and value.is_floating_point()
-    }
+def held(op: Affine) -> "dict[str, Tensor]":
+    """The arrays that an op is made of, by field."""
+    values = {field.name: getattr(op, field.name) for field in fields(op)}
+    return {name: value for name, value in values.items() if arrays.is_array(value)}
+
+
+def _map_floats(op: OpT, f: Any) -> OpT:
+    changed = {name: f(value) for name, value in held(op).items() if "float" in str(value.dtype)}
     return replace(op, **changed) if changed else op
 
 
-def cast(op: OpT, dtype: torch.dtype) -> OpT:
+def cast(op: OpT, dtype: "torch.dtype") -> OpT:
     """The op with its weights in another precision."""
-    return _map_tensors(op, lambda t: t.to(dtype))
+    return _map_floats(op, lambda t: arrays.retyped(t, dtype))
 
 
 def absolute(op: OpT) -> OpT:
     """|A| and |b|."""
-    return _map_tensors(op, torch.abs)
+    return _map_floats(op, abs)
+
+
+def tensors(op: OpT) -> OpT:
+    """The op over torch's tensors, which share the numbers."""
+    changed = {name: arrays.tensor(value) for name, value in held(op).items() if arrays.tensor(value) is not value}
+    return replace(op, **changed) if changed else op

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from surebound.errors import NetworkError
@@ -137,9 +136,9 @@ def average_pool(
     if not counts.all():
         raise NetworkError("an average pooling window lies entirely in the padding; expected smaller pads")
     check_elements([channels, *kernel])
-    ones = torch.ones(channels, 1, *kernel)
+    ones = np.ones((channels, 1, *kernel))
     total = builder.conv(x, ones, stride=stride, pads=padded, dilation=steps, groups=channels)
-    return builder.scale(total, 1.0 / torch.from_numpy(counts).to(torch.float64), exact=False)
+    return builder.scale(total, 1.0 / counts.astype(np.float64), exact=False)
 
 
 def reduce_sum(builder: Builder, x: int, axes: Sequence[int], *, mean: bool = False) -> int:
@@ -149,5 +148,5 @@ def reduce_sum(builder: Builder, x: int, axes: Sequence[int], *, mean: bool = Fa
     index = np.arange(size(shape), dtype=np.int64).reshape(shape).transpose(*rest, *axes)
     count = prod(shape[a] for a in axes)
     lead = tuple(shape[a] for a in rest)
-    total = builder.linear(builder.pick(x, index.reshape(*lead, count)), torch.ones(1, count))
+    total = builder.linear(builder.pick(x, index.reshape(*lead, count)), np.ones((1, count)))
     return builder.reshape(builder.scale(total, 1.0 / count, exact=count == 1) if mean else total, lead or (1,))

@@ -1,13 +1,20 @@
 """Operations that move numbers without changing them: reshape, pick (slice, transpose, pad, …) and concatenate."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from math import prod
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from surebound.network.arrays import concat, flat, library, zeros
 from surebound.network.op import Shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +49,7 @@ class Pick:
     def roundings(self) -> int:
         """The adjoint adds up the positions that read one element."""
         used = self._flat[self._flat >= 0]
-        return int(torch.bincount(used).max()) - 1 if used.numel() else 0
+        return int(library(used).bincount(used).max()) - 1 if len(used) else 0
 
     @cached_property
     def _flat(self) -> Tensor:
@@ -51,23 +58,29 @@ class Pick:
     @cached_property
     def _kept(self) -> Tensor | None:
         """Positions that read an element, or None if all do."""
-        return None if bool((self._flat >= 0).all()) else torch.nonzero(self._flat >= 0).reshape(-1)
+        kept = self._flat >= 0
+        return None if bool(kept.all()) else library(kept).argwhere(kept).reshape(-1)
 
     def apply(self, x: Tensor) -> Tensor:
-        flat = x.flatten(1)
+        elements = flat(x)
         if self._kept is None:
-            return flat[:, self._flat].reshape(len(x), *self.shape)
-        y = flat.new_zeros(len(x), self._flat.numel())
-        y[:, self._kept] = flat[:, self._flat[self._kept]]
+            return elements[:, self._flat].reshape(len(x), *self.shape)
+        y = zeros(elements, len(x), len(self._flat))
+        y[:, self._kept] = elements[:, self._flat[self._kept]]
         return y.reshape(len(x), *self.shape)
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
-        flat = g.flatten(1)
-        out = flat.new_zeros(len(g), prod(self.in_shape))
-        if self._kept is None:
-            out.index_add_(1, self._flat, flat)
+        elements = flat(g)
+        out = zeros(elements, len(g), prod(self.in_shape))
+        index, values = self._flat, elements
+        if self._kept is not None:
+            index, values = self._flat[self._kept], elements[:, self._kept]
+        if isinstance(out, np.ndarray) and self.roundings:
+            np.add.at(out, (slice(None), index), values)
+        elif isinstance(out, np.ndarray):  # no element is read twice
+            out[:, index] = values
         else:
-            out.index_add_(1, self._flat[self._kept], flat[:, self._kept])
+            out.index_add_(1, index, values)
         return (out.reshape(len(g), *self.in_shape),)
 
 
@@ -87,7 +100,9 @@ class Concat:
         return (*first[: self.axis], joined, *first[self.axis + 1 :])
 
     def apply(self, *xs: Tensor) -> Tensor:
-        return torch.cat(xs, dim=self.axis + 1)
+        return concat(xs, self.axis + 1)
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
-        return tuple(torch.split(g, [s[self.axis] for s in self.in_shapes], dim=self.axis + 1))
+        ends = accumulate(s[self.axis] for s in self.in_shapes)
+        axes = (slice(None),) * (self.axis + 1)
+        return tuple(g[(*axes, slice(a, b))] for a, b in pairwise((0, *ends)))

@@ -25,6 +25,16 @@ class Leaves:
     pi: Array | None = None  # (leaves, rows); None: every tree is about one row
 
 
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """What grew elsewhere on some nodes of a forest: those are numbered 0, 1, …, and children after their parents."""
+
+    splits: Sequence[Array]
+    cuts: Sequence[Array]
+    merged: Sequence[int]
+    leaves: Sequence[dict[str, Array]]  # each with its `number`
+
+
 class Forest:
     """Nodes are numbered as they come: the roots 0, 1, …, and children after their parents."""
 
@@ -56,6 +66,26 @@ class Forest:
         """Parts of a box, each by one of its rows."""
         self._take({"number": number, "row": row.astype(np.int32)})
 
+    def branches(self) -> Branches:
+        """All of it, to be grafted onto another forest."""
+        self._end_chunks()
+        leaves = [{"number": number} | arrays for number, arrays in zip(self._closed, self._leaves, strict=True)]
+        return Branches(self._splits, self._cuts, sorted(self._merged), leaves)
+
+    def graft(self, branches: Branches, numbers: Array) -> None:
+        """Let branches grow here, their nodes renamed to `numbers`: of which each child's is above its parent's."""
+        for splits in branches.splits:
+            parent, what, first, second = splits.T
+            self._splits.append(np.stack([numbers[parent], what, numbers[first], numbers[second]], axis=1))
+        self._cuts.extend(branches.cuts)
+        self._merged.update(numbers[np.array(branches.merged, np.int64)].tolist())
+        for leaves in branches.leaves:
+            self._take(leaves | {"number": numbers[leaves["number"]]})
+
+    def _end_chunks(self) -> None:
+        for kind in list(self._waiting):
+            self._chunk(kind)
+
     def _take(self, leaves: dict[str, Array]) -> None:
         if len(leaves["number"]):
             kind = tuple(f"{name} {array.dtype}" for name, array in leaves.items())
@@ -75,8 +105,7 @@ class Forest:
 
         The members are `tree`, `roots` and, where inputs are cut, `at`; there are none where nothing is split.
         """
-        for kind in list(self._waiting):
-            self._chunk(kind)
+        self._end_chunks()
         splits = np.concatenate([np.zeros((0, 4), np.int64), *self._splits])
         cuts = np.concatenate(self._cuts) if self._cuts else None
         kept = ~np.isin(splits[:, 0], list(self._merged))

@@ -5,11 +5,22 @@ from typing import TYPE_CHECKING
 
 from surebound.evaluate.store import Store
 from surebound.report.tables import branching, branching_markdown, by_search
-from surebound.reproduce.experiment import Plan, Summary, check, cores, document, failure, refuse, write, write_page
+from surebound.reproduce.experiment import (
+    Plan,
+    Summary,
+    check,
+    cores,
+    document,
+    engine,
+    failure,
+    refuse,
+    write,
+    write_page,
+)
 from surebound.reproduce.job import Job
+from surebound.reproduce.jobs import JobEnded, OnStatus, run_jobs
 from surebound.reproduce.lock import locked
 from surebound.reproduce.place import Place
-from surebound.reproduce.pool import Ended, OnStatus, Pool
 from surebound.reproduce.scales import NETWORKS, PROFILES, RULES, Cell
 
 if TYPE_CHECKING:
@@ -32,19 +43,17 @@ def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
         refuse(place, "branching", taken=not plan.resume and place.store("branching").exists())
         missing = [Job(kind="train", cell=cell) for cell in cells if not place.trained(cell)]
 
-        def then(ended: Ended) -> Sequence[Job]:
+        def then(ended: JobEnded) -> Sequence[Job]:
             if ended.result is None:
                 failures.append(failure(ended))
             return ()
 
         if missing:
-            with Pool(plan.workers or cores(), place, lock) as pool:
-                pool.run(missing, then=then, total=len(missing), on_status=on_status)
+            run_jobs(engine(plan, lock, cores()), place, missing, then=then, total=len(missing), on_status=on_status)
         trained = [cell for cell in cells if place.trained(cell)]
         jobs = [job for search in searches for job in _jobs(place, trained, dataset, search)]
         del dataset
-        with Pool(plan.workers or 1, place, lock) as pool:
-            pool.run(jobs, then=then, total=len(jobs), on_status=on_status)
+        run_jobs(engine(plan, lock, 1), place, jobs, then=then, total=len(jobs), on_status=on_status)
         with Store(place.store("branching"), readonly=True) as store:
             rows = by_search(branching(store)) or {search: [] for search in searches}
         tables = {search: branching_markdown(part) for search, part in rows.items()}
@@ -56,7 +65,7 @@ def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
 
 def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset", search: str) -> list[Job]:
     """Every image of every network that some rule has not been tried on."""
-    from surebound.evaluate.certify import expect_same_data
+    from surebound.evaluate.certifying import expect_same_data
     from surebound.reproduce.perform import branching_task
 
     jobs = []

@@ -4,15 +4,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from surebound.errors import UsageError
 from surebound.evaluate.store import Store
 from surebound.files import replacing
 from surebound.report.tables import SEARCHES
+from surebound.reproduce.jobs import LOG, JobEnded
 from surebound.reproduce.place import Place
-from surebound.reproduce.pool import Ended
 from surebound.reproduce.scales import METHODS, SETTINGS, Cell, Scale
+from surebound.work import Engine, choose
+from surebound.work.processes import Processes
 
 if TYPE_CHECKING:
     from surebound.data.dataset import Dataset
@@ -27,6 +29,8 @@ class Plan:
     place: Place
     resume: bool = False
     workers: int | None = None
+    cluster: str | None = None
+    resources: Mapping[str, Any] | None = None
     settings: tuple[str, ...] = tuple(SETTINGS)
     methods: tuple[str, ...] = METHODS
     search: str | None = None  # the verifier's profile; None: the default for table 1, each for branching
@@ -45,6 +49,13 @@ class Summary:
 def cores() -> int:
     """How many workers fit the machine."""
     return len(os.sched_getaffinity(0))
+
+
+def engine(plan: Plan, lock: int, default: int) -> Engine:
+    """Who does the work. Processes inherit the lock of the folder, which is free only when the last one has ended."""
+    if plan.cluster is not None or plan.resources is not None:
+        return choose(workers=plan.workers, cluster=plan.cluster, resources=plan.resources)
+    return Processes(plan.workers or default, log=plan.place.path / LOG, keep=(lock,))
 
 
 def refuse(place: Place, experiment: str, *, taken: bool) -> None:
@@ -70,7 +81,7 @@ def check(place: Place) -> "Dataset":
     return load_dataset(place.scale.dataset, place.data_dir)
 
 
-def failure(ended: Ended) -> str:
+def failure(ended: JobEnded) -> str:
     """A sentence on a job that failed."""
     return f"{ended.job} failed: {ended.reason}"
 

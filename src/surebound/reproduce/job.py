@@ -1,17 +1,16 @@
-"""What workers are asked to do, as it travels to them: one line of JSON."""
+"""What is to be done for an experiment, job by job."""
 
-import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from surebound.reproduce.scales import Cell
 
 Kind = Literal["train", "try", "certify", "branch"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """One piece of work on one cell."""
+    """One piece of work on one cell; a certification is handed out image by image."""
 
     kind: Kind
     cell: Cell
@@ -31,11 +30,3 @@ class Job:
                 return f"certifying {self.cell}"
             case "branch":
                 return f"branching on {self.cell}, image {self.image}, search {self.search}"
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Job":
-        values: dict[str, Any] = json.loads(text)
-        return Job(**values | {"cell": Cell(**values["cell"])})

@@ -1,29 +1,32 @@
-"""The work itself: trainings, trials of trainings, certifications, and comparisons of branching rules."""
+"""What workers do for an experiment: trainings, trials of trainings, images, and comparisons of branching rules."""
 
+import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 from surebound.data import load_dataset
-from surebound.evaluate.certify import CertifyProgress, certify
-from surebound.evaluate.stages import Certifier, Open, Settings
-from surebound.evaluate.store import Row, Store
+from surebound.errors import SureboundError
+from surebound.evaluate.stages import Certifier, Open, Sample, Settings
+from surebound.evaluate.store import Row
 from surebound.evaluate.task import Task
+from surebound.evaluate.worker import CertifySetup, Work
+from surebound.evaluate.worker import Result as Answer
 from surebound.load.onnx import load_model
+from surebound.load.portable import PortableNetwork
 from surebound.reproduce.job import Job
 from surebound.reproduce.place import Place
 from surebound.reproduce.scales import RULES, Cell
 from surebound.train.loop import TrainProgress
 from surebound.train.run import run
+from surebound.work import Call, Do
 
 if TYPE_CHECKING:
     from surebound.data.dataset import Dataset
 
-Say = Callable[[float, str], None]
-"""Told the share of a job that is done, and a few words."""
-Result = dict[str, Any]
-
+_EVERY = 0.25  # seconds between two words on progress
 _WARM_UP = 0.5  # seconds for each rule
 _TRIAL_IMAGES = 20  # that a trial validates on: a validation would take longer than its steps
 
@@ -32,32 +35,75 @@ class StoppedError(Exception):
     """The job was left, its training saved."""
 
 
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a certification."""
+
+    job: Job
+    work: Work
+
+
+Part = Job | Piece
+"""What a worker is given: a job, or a part of one."""
+
+
+@final
+@dataclass(frozen=True)
+class ExperimentSetup:
+    """All that workers need to know."""
+
+    place: Place
+
+    def __call__(self) -> Do[Part, Any]:
+        performer = Performer(self.place)
+
+        def do(part: Part, call: Call) -> Any:
+            try:
+                return performer.perform(part, call)
+            except (SureboundError, StoppedError):
+                raise
+            except Exception:  # a bug, or the memory ran out
+                traceback.print_exc(file=sys.stderr)
+                raise
+
+        return do
+
+
 @final
 class Performer:
-    """Does one job after the other, keeping what they share."""
+    """Does one part after the other, keeping what they share."""
 
-    def __init__(self, place: Place, stopping: Callable[[], bool]) -> None:
-        self._place, self._stopping = place, stopping
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self.dataset = load_dataset(place.scale.dataset, place.data_dir)
         self._bench: _Bench | None = None
+        self._images: tuple[Job, Do[Work, Answer]] | None = None
 
-    def perform(self, job: Job, say: Say) -> Result:
-        """Do a job; what came out of it."""
-        match job.kind:
+    def perform(self, part: Part, call: Call) -> Any:
+        """Do a part; what came out of it."""
+        if isinstance(part, Piece):
+            return self._certify(part, call)
+        match part.kind:
             case "train":
-                return self._train(job.cell, say)
+                return self._train(part.cell, call)
             case "try":
-                return self._try(job.cell, job.steps, say)
-            case "certify":
-                return self._certify(job.cell, job.search, say)
+                return self._try(part.cell, part.steps, call)
             case "branch":
-                return self._branch(job)
+                self._bench = self._bench or _Bench(self._place, self.dataset)
+                return self._bench.compare(part)
+            case "certify":
+                raise TypeError("a certification is done in pieces")
 
-    def _train(self, cell: Cell, say: Say) -> Result:
+    def _train(self, cell: Cell, call: Call) -> dict[str, Any]:
+        said = time.monotonic()
+
         def report(progress: TrainProgress) -> None:
-            if self._stopping():
+            nonlocal said
+            if call.stopping():
                 raise KeyboardInterrupt
-            say(progress.step / progress.steps, f"epoch {progress.epoch} of {progress.epochs}")
+            if time.monotonic() - said >= _EVERY:
+                said = time.monotonic()
+                call.say((progress.step / progress.steps, f"epoch {progress.epoch} of {progress.epochs}"))
 
         try:
             result = run(
@@ -73,7 +119,7 @@ class Performer:
         shares = {name: getattr(result.validation, name) for name in ("standard", "pgd", "ibp")}
         return {"seconds": self._place.training_seconds(cell), **shares}
 
-    def _try(self, cell: Cell, steps: int, say: Say) -> Result:
+    def _try(self, cell: Cell, steps: int, call: Call) -> dict[str, Any]:
         """The first steps of a training, in a folder that whoever asked throws away."""
         config = self._place.config(cell)
         config = replace(config, validation=replace(config.validation, images=_TRIAL_IMAGES))
@@ -84,40 +130,36 @@ class Performer:
             nonlocal last
             times.append(time.monotonic())
             last = progress
-            say(progress.step / steps, f"step {progress.step} of {steps}")
-            if progress.step >= steps or self._stopping():
+            call.say((progress.step / steps, f"step {progress.step} of {steps}"))
+            if progress.step >= steps or call.stopping():
                 raise KeyboardInterrupt
 
         begin = time.monotonic()
         try:
             run(config, self._place.trials / cell.folder, dataset=self.dataset, on_progress=report)
         except KeyboardInterrupt:
-            if self._stopping():
+            if call.stopping():
                 raise StoppedError from None
         assert last is not None
         # The first step also pays for all that happens once.
         pace = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else times[0] - begin
         return {"steps": last.step, "loss": last.loss, "pace": pace, "whole": pace * last.steps}
 
-    def _certify(self, cell: Cell, search: str, say: Say) -> Result:
-        def report(progress: CertifyProgress) -> None:
-            say(progress.share, f"{progress.done:,} of {progress.total:,} images")
-
-        notes = self._place.notes(
-            "table1",
-            cell,
-            method=cell.method,
-            seed=cell.seed,
-            training_seconds=self._place.training_seconds(cell),
-        )
-        task = table1_task(self._place, cell, self.dataset, search, notes)
-        found = certify(task, self._place.store("table1"), resume=True, on_progress=report).accuracies
-        return {"images": found.images, **{n: getattr(found, n) for n in ("standard", "robust", "verified")}}
-
-    def _branch(self, job: Job) -> Result:
-        if self._bench is None:
-            self._bench = _Bench(self._place, self.dataset)
-        return self._bench.compare(job)
+    def _certify(self, piece: Piece, call: Call) -> Answer:
+        """Some images of a network, which is kept for the next ones."""
+        job = piece.job
+        if self._images is None or (self._images[0].cell, self._images[0].search) != (job.cell, job.search):
+            task = table1_task(self._place, job.cell, self.dataset, job.search, {})
+            setup = CertifySetup(
+                network=PortableNetwork(task.file),
+                eps=task.eps,
+                settings=task.settings,
+                samples=task.samples,
+                proofs=None,
+                remote=False,
+            )
+            self._images = job, setup()
+        return self._images[1](piece.work, call)
 
 
 def _settings(place: Place, search: str, **more: Any) -> Settings:
@@ -160,12 +202,11 @@ class _Bench:
 
     def __init__(self, place: Place, dataset: "Dataset") -> None:
         self._place, self._dataset = place, dataset
-        self._store = Store(place.store("branching"))
         self._subject: tuple[tuple[Cell, str], Task, Certifier] | None = None
         self._warm = False
 
-    def compare(self, job: Job) -> Result:
-        """Verify an image once per rule and write each result as soon as it is there.
+    def compare(self, job: Job) -> dict[str, Row]:
+        """Verify an image once per rule.
 
         What happens before the search is done once and counts for every rule. Who goes first changes from image to
         image, so that whatever else the machine does falls on all rules alike.
@@ -173,23 +214,23 @@ class _Bench:
         if self._subject is None or self._subject[0] != (job.cell, job.search):
             self._subject = self._load(job.cell, job.search)
         _, task, certifier = self._subject
-        rows, open_ = certifier.screen([task.sample(job.image)])
+        sample = task.samples[job.image]
+        rows, open_ = certifier.screen([sample])
         if open_ and not self._warm:
-            self._warm_up(certifier, open_[0])
-        found: dict[str, Row] = {}
-        for rule in (*RULES[job.first :], *RULES[: job.first]):
-            if rule in job.runs:
-                found[rule] = rows[0] if rows else certifier.search(open_[0], branching=rule)
-                self._store.add(job.runs[rule], found[rule])
-        return {rule: [row.outcome, round(row.seconds, 3)] for rule, row in found.items()}
+            self._warm_up(certifier, sample, open_[0])
+        return {
+            rule: rows[0] if rows else certifier.search(sample, open_[0], branching=rule)
+            for rule in (*RULES[job.first :], *RULES[: job.first])
+            if rule in job.runs
+        }
 
     def _load(self, cell: Cell, search: str) -> tuple[tuple[Cell, str], Task, Certifier]:
         task = branching_task(self._place, cell, self._dataset, RULES[0], search)
         return (cell, search), task, Certifier(load_model(task.file), cell.eps, task.settings)
 
-    def _warm_up(self, certifier: Certifier, image: Open) -> None:
+    def _warm_up(self, certifier: Certifier, sample: Sample, left: Open) -> None:
         """The first search of a process also imports and allocates, which is no rule's fault."""
         brief = replace(certifier.settings, timeout=min(_WARM_UP, certifier.settings.timeout))
         for rule in RULES:
-            Certifier(certifier.model, certifier.eps, brief).search(image, branching=rule)
+            Certifier(certifier.model, certifier.eps, brief).search(sample, left, branching=rule)
         self._warm = True

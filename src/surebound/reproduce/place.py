@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """An output folder and what all work in it shares; handed to workers as JSON."""
+    """An output folder and what all work in it shares."""
 
     out: str
     scale_name: str
@@ -26,6 +26,11 @@ class Place:
     @property
     def path(self) -> Path:
         return Path(self.out)
+
+    def absolute(self) -> "Place":
+        """The same place for processes that work in another folder."""
+        data_dir = None if self.data_dir is None else str(Path(self.data_dir).absolute())
+        return replace(self, out=str(self.path.absolute()), data_dir=data_dir)
 
     @property
     def scale(self) -> Scale:
@@ -80,13 +85,6 @@ class Place:
         """What the store keeps about a run, for tables."""
         notes = {"experiment": experiment, "setting": str(cell.eps), **more}
         return notes | {"scale": self.scale.name, "folder": cell.folder}
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Place":
-        return Place(**json.loads(text))
 
 
 def begun(place: Place, cells: Sequence[Cell]) -> bool:

@@ -10,6 +10,7 @@ from surebound.reproduce.experiment import (
     check,
     cores,
     document,
+    engine,
     failure,
     refuse,
     settle,
@@ -18,9 +19,9 @@ from surebound.reproduce.experiment import (
     write_page,
 )
 from surebound.reproduce.job import Job
+from surebound.reproduce.jobs import JobEnded, OnStatus, run_jobs
 from surebound.reproduce.lock import locked
 from surebound.reproduce.place import Place, begun
-from surebound.reproduce.pool import Ended, OnStatus, Pool
 
 
 def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
@@ -36,7 +37,7 @@ def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
         jobs = [Job(kind="certify", cell=c, search=search) for c, ready in zip(cells, trained, strict=True) if ready]
         jobs += [Job(kind="train", cell=c) for c, ready in zip(cells, trained, strict=True) if not ready]
 
-        def then(ended: Ended) -> Sequence[Job]:
+        def then(ended: JobEnded) -> Sequence[Job]:
             if ended.result is None:
                 failures.append(failure(ended))
             elif ended.job.kind == "certify":  # the table so far
@@ -45,8 +46,8 @@ def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
                 return [Job(kind="certify", cell=ended.job.cell, search=search)]
             return []
 
-        with Pool(plan.workers or cores(), place, lock) as pool:
-            pool.run(jobs, then=then, total=2 * len(cells) - sum(trained), on_status=on_status)
+        total = 2 * len(cells) - sum(trained)
+        run_jobs(engine(plan, lock, cores()), place, jobs, then=then, total=total, on_status=on_status)
         text = _markdown(place, search, failures)
         write(place.path / "table1.md", text)
         files = (place.path / "table1.md", write_page(place, store))

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from surebound.reproduce.experiment import Plan, Summary, check, cores, failure
+from surebound.reproduce.experiment import Plan, Summary, check, cores, engine, failure
 from surebound.reproduce.job import Job
+from surebound.reproduce.jobs import JobEnded, OnStatus, run_jobs
 from surebound.reproduce.lock import locked
-from surebound.reproduce.pool import Ended, OnStatus, Pool
 from surebound.reproduce.scales import SETTINGS, Cell
 
 
@@ -18,15 +18,15 @@ def try_trainings(plan: Plan, on_status: OnStatus) -> Summary:
     place = plan.place
     check(place)
     cells = [Cell(setting, method) for method in plan.methods for setting in plan.settings]
-    over: dict[Cell, Ended] = {}
+    over: dict[Cell, JobEnded] = {}
 
-    def then(ended: Ended) -> tuple[Job, ...]:
+    def then(ended: JobEnded) -> tuple[Job, ...]:
         over[ended.job.cell] = ended
         return ()
 
-    with locked(place.path) as lock, _passing(place.trials), Pool(plan.workers or cores(), place, lock) as pool:
+    with locked(place.path) as lock, _passing(place.trials):
         jobs = [Job(kind="try", cell=cell, steps=plan.steps) for cell in cells]
-        pool.run(jobs, then=then, total=len(jobs), on_status=on_status)
+        run_jobs(engine(plan, lock, cores()), place, jobs, then=then, total=len(jobs), on_status=on_status)
     lines = ["| ε | method | steps | loss | seconds per step | whole training [h] |", "|---|---|--:|--:|--:|--:|"]
     for cell in cells:
         found = over[cell].result

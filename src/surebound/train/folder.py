@@ -8,7 +8,6 @@ model.onnx               at the end: the network, checked against onnxruntime
 curves.png               at the end: the metrics as curves
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from torch import nn
 
 from surebound.config import dump, read_toml, to_table
 from surebound.errors import UsageError
-from surebound.files import replacing
+from surebound.files import claim, replacing
 from surebound.network.op import Shape
 from surebound.train.checkpoint import Checkpoint, restore_weights, save_weights
 from surebound.train.checkpoint import load as load_checkpoint
@@ -88,15 +87,11 @@ class Folder:
 
     def _claim(self) -> None:
         """Keep other processes from training in this folder until `release`, or until this one ends."""
-        claimed = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(claimed)
+        self._claimed = claim(self.path)
+        if self._claimed is None:
             raise UsageError(
                 f"another process is training in '{self.path}'; expected it to end first, or another folder"
-            ) from error
-        self._claimed = claimed
+            )
 
     def release(self) -> None:
         """Let others train here."""

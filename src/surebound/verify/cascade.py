@@ -52,6 +52,7 @@ class Question:
         self.settled: Settled | None = None
         self.subject: Subject | None = None  # the network over the box, for the open regions
         self.branching: str | None = None  # how it was split
+        self.searched_by = ""  # workers or threads, if that was a question
         self.record: BoxRecord | None = None  # where a proof is written down
         self.refinable = True  # whether its layers may yet be bounded more tightly
 

@@ -1,9 +1,10 @@
 """From a promising point to a counterexample that stands: in the box, replayed on the original file, violating."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from surebound.attacks.objective import round_inward
@@ -12,6 +13,9 @@ from surebound.bounds.rounding import gamma
 from surebound.network.graph import Network
 from surebound.network.model import Replay
 from surebound.problem import Counterexample, Region, Vector
+
+Confirming = Callable[[Vector, Sequence[Region]], Counterexample | None]
+"""A point near which regions may be violated -> a counterexample that stands."""
 
 
 class Confirm:
@@ -38,9 +42,10 @@ class Confirm:
     def _holds_exactly(self, x: Vector, thin: NDArray[np.bool_], region: Region) -> bool:
         """Whether x violates the property in real arithmetic, whatever it is exactly in the thin intervals."""
         ends = (np.where(thin, end, x) for end in (region.box.lower, region.box.upper))
-        lower, upper = (torch.from_numpy(end).reshape(1, *self._network.input_shape) for end in ends)
-        enclosure = enclose(self._network, lower, upper)
-        low, high = (t[self._network.output].flatten().numpy() for t in (enclosure.lower, enclosure.upper))
+        lower, upper = (self._network.array(end.reshape(1, *self._network.input_shape)) for end in ends)
+        with np.errstate(all="ignore"):
+            enclosure = enclose(self._network, lower, upper)
+        low, high = (np.asarray(t[self._network.output]).reshape(-1) for t in (enclosure.lower, enclosure.upper))
         corners = np.where(region.on_output > 0, high, low)
         worst = (region.on_output * corners).sum(1) + region.constant
         scale = np.abs(region.on_output * corners).sum(1) + np.abs(region.constant)

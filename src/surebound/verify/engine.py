@@ -12,13 +12,14 @@ from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.root import PASS_PRODUCTS, products
+from surebound.bounds.root import PASS_PRODUCTS
 from surebound.memory import available
+from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Box, Counterexample, Region
 from surebound.verify.clock import Budget, Clock
-from surebound.verify.confirm import Confirm
+from surebound.verify.confirm import Confirm, Confirming
 from surebound.verify.options import Options
 from surebound.verify.points import TryPoints
 from surebound.verify.search import Limits
@@ -31,6 +32,7 @@ class Engine:
     model: Model
     options: Options
     clock: Clock
+    elsewhere: Confirming | None = None  # who replays points, if not this process
 
     @property
     def network(self) -> Network:
@@ -41,8 +43,8 @@ class Engine:
         return self.network.to(torch.float32)
 
     @cached_property
-    def confirm(self) -> Confirm:
-        return Confirm(self.network, self.model.replay)
+    def confirm(self) -> Confirming:
+        return self.elsewhere or Confirm(self.network, self.model.replay)
 
     @cached_property
     def generator(self) -> torch.Generator:

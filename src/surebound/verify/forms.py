@@ -12,8 +12,8 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.root import products
 from surebound.bounds.sparse import is_sparse
+from surebound.network.cost import products
 from surebound.network.graph import Network
 
 

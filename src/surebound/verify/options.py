@@ -1,5 +1,6 @@
 """What a caller of `verify` may choose."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,9 @@ class Options:
     seed: int = 0
     memory: int | None = None  # bytes; None: a quarter of what is available
     early_stop: bool = False
+    workers: int | str | None = None  # that share a long search; "auto": if that is faster than threads
+    cluster: str | None = None  # the address of one, whose workers share it
+    resources: Mapping[str, Any] | None = None  # that a part of it takes there
     proof: bool = False  # write down why a property holds
     quick_attack: PGD | MIFGSM | None = field(
         default_factory=lambda: PGD(steps=20, restarts=2)
@@ -42,5 +46,11 @@ class Options:
             raise UsageError(f"timeout must be a positive number of seconds or None, got {self.timeout!r}")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
+        if self.workers not in (None, "auto") and not (isinstance(self.workers, int) and self.workers > 0):
+            raise UsageError(f"workers must be a whole number from 1 up or 'auto', got {self.workers!r}")
+        if self.workers is not None and self.cluster is not None:
+            raise UsageError("workers and a cluster; expected one of the two: a cluster has workers of its own")
+        if self.resources is not None and self.cluster is None:
+            raise UsageError("resources without a cluster; expected both: they are what a task takes of a cluster")
         if self.memory is not None and not (isinstance(self.memory, int) and self.memory > 0):
             raise UsageError(f"memory must be a positive number of bytes or None, got {self.memory!r}")

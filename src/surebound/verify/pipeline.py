@@ -42,6 +42,7 @@ def verify(
         subproblems=sum(question.subproblems for question in questions),
         lower_bound=outcome.lower_bound if np.isfinite(outcome.lower_bound) and outcome.end != "proved" else None,
         branching=next((question.branching for question in reversed(questions) if question.branching), None),
+        searched_by=next((question.searched_by for question in reversed(questions) if question.searched_by), ""),
         seed=options.seed,
         reason=outcome.reason,
         proof=_proof(network, questions) if options.proof and outcome.end == "proved" else None,

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Duals, Splits
@@ -24,10 +26,11 @@ class NeuronSink:
     a share of the nodes.
     """
 
-    def __init__(self, record: BoxRecord, subject: Subject, *, share: float = 0.0) -> None:
+    def __init__(self, neurons: NDArray[np.int64], subject: Subject, *, share: float = 0.0) -> None:
+        """`neurons` are the numbers, in the whole network, of those of the subject."""
         self._subject, self._share, self._seen, self._tried = subject, share, 0, 0
         self._open = torch.nonzero(subject.relaxation.ambiguous).flatten()
-        self._neurons = record.neurons(subject.form)
+        self._neurons = neurons
         self._halves: dict[int, tuple[int, int]] = {}  # first of two halves -> the node, and what was split
         self.forest = Forest(subject.regions, self._neurons[self._open.numpy()])
         self.least = ROOM * float(subject.specification.row_scale().max())  # of a bound that proves
@@ -119,7 +122,7 @@ class Recording:
 
     def roots(self, subject: Subject, duals: Duals, bounds: Tensor) -> Tensor:
         """Bounds without splits, less what they have to be above 0 by; those that are need no tree."""
-        sink = NeuronSink(self.record, subject)
+        sink = NeuronSink(self.record.neurons(subject.form), subject)
         proved = torch.nonzero(bounds > sink.least).flatten()
         alpha, zero = duals.alpha[proved], torch.zeros_like(duals.alpha[proved])
         state = {"signs": zero.to(torch.int8), "alpha": alpha, "beta": zero}

@@ -14,10 +14,9 @@ from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding
 from surebound.bounds.timed import Check
 from surebound.network.graph import Network
 from surebound.network.linear import size
-from surebound.problem import Region
+from surebound.problem import Region, stack_rows
 from surebound.proof.record import ROOM
 from surebound.verify.cascade import Question, Settled
-from surebound.verify.subject import stack_rows
 
 
 @dataclass(frozen=True)

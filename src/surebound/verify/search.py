@@ -1,18 +1,19 @@
 """Searches, each a tree over one of the spaces, with what interrupts it: time, patience, a standstill."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from surebound.errors import ResourceError
 from surebound.network.graph import Network
 from surebound.problem import Counterexample, Region
 from surebound.verify.clock import Clock, OutOfTime
+from surebound.verify.crew import Crew
+from surebound.verify.grounds import Inputs, Neurons
+from surebound.verify.pieces import Sharing
 from surebound.verify.points import TryPoints
 from surebound.verify.queue import Queue
-from surebound.verify.record import InputSink, NeuronSink, Recording
-from surebound.verify.spaces.inputs import InputSpace
-from surebound.verify.spaces.neurons import NeuronSpace
+from surebound.verify.record import Recording
 from surebound.verify.spaces.programs import ProgramSpace, Standstill, suits
 from surebound.verify.strategy import Strategy
 from surebound.verify.subject import Subject
@@ -30,6 +31,7 @@ class Outcome:
     subproblems: int = 0
     lower_bound: float = float("-inf")
     reason: str = ""
+    by: str = ""  # who searched, if that was a question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,7 @@ class Limits:
     patience: float = float("inf")  # seconds: one that is expected to take longer ends as "slow"
     seed: int = 0
     record: Recording | None = None  # where a proof is written down
+    sharing: Sharing | None = None  # who else may take part
 
 
 def search_neurons(
@@ -48,18 +51,21 @@ def search_neurons(
 ) -> Outcome:
     """Decide whether any open region of the subject holds a counterexample, by splitting neurons."""
     record = limits.record
-    shares = (strategy.merging, 0.0)
-    sinks = [None if record is None else NeuronSink(record.record, subject, share=share) for share in shares]
-    least = None if sinks[0] is None else sinks[0].least
-    space = NeuronSpace(subject, rule, strategy, clock, memory=limits.memory, seed=limits.seed, least=least)
+    numbers = None if record is None else record.record.neurons(subject.form)
+    ground = Neurons(
+        subject=subject, rule=rule, strategy=strategy, memory=limits.memory, seed=limits.seed, numbers=numbers
+    )
+    sink, other = ground.sink(), ground.sink(merging=False)
+    space = ground.space(clock)
     stands = Standstill(strategy.standstill, strategy.standstill_share, subject.margin)
-    programs = Programs(subject, strategy, clock, try_points, stands, sinks[1])
-    search = _Search(space, clock, try_points, limits, programs, sinks[0])
+    programs = Programs(subject, strategy, clock, try_points, stands, other)
+    crew = Crew.of(limits.sharing, strategy, lambda: replace(ground, iteration=space.iteration), sink)
+    search = _Search(space, clock, try_points, limits, sink, crew, programs)
     outcome = search.run()
     if record is not None and outcome.end == "proved":
-        sink = sinks[0] if search.tree.proved else sinks[1]
-        assert sink is not None
-        record.neurons(subject, sink.forest)
+        proof = sink if search.tree.proved else other
+        assert proof is not None
+        record.neurons(subject, proof.forest)
     return outcome
 
 
@@ -73,10 +79,10 @@ def search_inputs(
 ) -> Outcome:
     """Decide all regions by bisecting their boxes. `network` in float64."""
     record = limits.record
-    neurons = sum(network.widths)
-    sink = None if record is None else InputSink(len(regions), neurons)
-    space = InputSpace(network, regions, strategy, clock, recorded=sink is not None)
-    outcome = _Search(space, clock, try_points, limits, sink=sink).run()
+    ground = Inputs(network=network, regions=regions, strategy=strategy, recorded=record is not None)
+    sink, space = ground.sink(), ground.space(clock)
+    crew = Crew.of(limits.sharing, strategy, lambda: replace(ground, steepest=space.steepest), sink)
+    outcome = _Search(space, clock, try_points, limits, sink, crew).run()
     if record is not None and sink is not None and outcome.end == "proved":
         record.inputs(sink.forest)
     return outcome
@@ -101,7 +107,7 @@ class Programs:
         self.tree = Tree(ProgramSpace(subject, clock), Queue(2**28, depth_first=True), clock, try_points, sink)
 
     def due(self, tree: Tree) -> str | None:
-        reached = self.strategy.programs and self.stands.reached(tree.subproblems, tree.queue.lowest)
+        reached = self.strategy.programs and self.stands.reached(tree.subproblems, tree.frontier)
         return "standstill" if reached and suits(self.subject, self.strategy) else None
 
     def run(self, seconds: float) -> None:
@@ -119,10 +125,11 @@ class _Search:
         clock: Clock,
         try_points: TryPoints,
         limits: Limits,
+        sink: Sink | None,
+        crew: Crew | None,
         programs: Programs | None = None,
-        sink: Sink | None = None,
     ) -> None:
-        self.clock, self.limits, self.programs = clock, limits, programs
+        self.clock, self.limits, self.crew, self.programs = clock, limits, crew, programs
         self.queue = Queue(limits.memory)
         self.tree = Tree(space, self.queue, clock, try_points, sink)
 
@@ -135,16 +142,24 @@ class _Search:
             return self._outcome("undecided", str(error))
         finally:
             self.queue.close()
+            if self.crew is not None:
+                self.crew.leave()
 
     def _grow(self) -> str | None:
-        """Let the tree grow, the programs taking turns with it."""
+        """Let the tree grow, the programs taking turns with it; by others, once they are to take part."""
         pauses: list[Pause] = [] if self.programs is None else [self.programs.due]
         pauses += [self._slow, self._hopeless]
-        while (reason := self.tree.grow(first_of(*pauses))) == "standstill":
-            assert self.programs is not None
-            self.programs.run(max(1.0, self.tree.seconds))
-            if self.programs.tree.proved or self.programs.tree.found is not None:
-                return "programs"
+        grow = self.tree.grow
+        if self.crew is not None:
+            pauses.append(self.crew.due)
+        while (reason := grow(first_of(*pauses))) in ("standstill", "crew"):
+            if self.crew is not None and reason == "crew":
+                self.crew.join(self.tree)
+                grow = self.crew.grow
+            elif self.programs is not None:
+                self.programs.run(max(1.0, self.tree.seconds))
+                if self.programs.tree.proved or self.programs.tree.found is not None:
+                    return "programs"
         return reason
 
     def _slow(self, tree: Tree) -> str | None:
@@ -155,7 +170,7 @@ class _Search:
 
     def _takes_longer(self, seconds: float) -> bool:
         tree = self.tree
-        return tree.pace.takes_longer(seconds, lowest=tree.queue.lowest, queue=len(tree.queue))
+        return tree.pace.takes_longer(seconds, lowest=tree.frontier, queue=tree.open)
 
     def _ended(self, reason: str | None) -> Outcome:
         if reason == "slow":
@@ -163,7 +178,7 @@ class _Search:
         if reason == "hopeless":
             return self._outcome("time", "stopped early: not expected to end in time")
         if self.tree.proved or self._programs_proved:
-            return Outcome(end="proved", subproblems=self._subproblems, lower_bound=float("inf"))
+            return Outcome(end="proved", subproblems=self._subproblems, lower_bound=float("inf"), by=self._by)
         return self._outcome(
             "undecided", f"{self.tree.undecided} subproblems cannot be split and are within rounding of the threshold"
         )
@@ -184,4 +199,9 @@ class _Search:
             subproblems=self._subproblems,
             lower_bound=self.tree.lowest,
             reason=reason if found is None else "",
+            by=self._by,
         )
+
+    @property
+    def _by(self) -> str:
+        return "" if self.crew is None else self.crew.told

@@ -29,6 +29,7 @@ from surebound.verify.search import Outcome, search_inputs, search_neurons
 from surebound.verify.spaces.layers import refine
 from surebound.verify.strategy import Refinement
 from surebound.verify.subject import Subject, specify
+from surebound.verify.worker import sharing
 
 
 def screening(engine: Engine) -> list[Stage[Question]]:
@@ -170,7 +171,8 @@ class Bisection:
         engine, regions = self.engine, question.open
         question.branching = "input"
         points = engine.try_points(regions)
-        strategy, limits = engine.options.strategy, replace(engine.limits, record=question.recording)
+        strategy = engine.options.strategy
+        limits = replace(engine.limits, record=question.recording, sharing=sharing(engine, regions))
         return _ended(
             question, search_inputs(engine.network, regions, strategy, engine.clock, points, limits), self.name
         )
@@ -190,7 +192,7 @@ class Search:
     def _search(self, question: Question) -> Settled | None:
         engine, regions, strategy = self.engine, question.open, self.engine.options.strategy
         assert question.subject is not None and question.branching is not None
-        limits = replace(engine.limits, record=question.recording)
+        limits = replace(engine.limits, record=question.recording, sharing=sharing(engine, regions))
         if question.refinable and not self.last:
             limits = replace(limits, patience=strategy.patience)
         points = engine.try_points(regions)
@@ -204,6 +206,7 @@ class Search:
 def _ended(question: Question, outcome: Outcome, stage: str) -> Settled | None:
     """A search's outcome, its subproblems counted; its roots, the open regions, are counted already."""
     question.subproblems += max(outcome.subproblems - len(question.open), 0)
+    question.searched_by = outcome.by or question.searched_by
     if outcome.end == "slow":
         return None
     return Settled(

@@ -85,6 +85,12 @@ class Strategy:
     standstill_share: float = 0.01  # of the distance to 0, a smaller rise of the lowest bound than which is none
     program_entries: int = 2**16  # in the matrices of a folded form, up to which its programs take milliseconds
 
+    # A search that others take part in
+    alone: float = 2.0  # seconds of it before that; starting a worker takes one,
+    alone_batches: int = 6  # and batches, after which it is known whether it is slow
+    trial: float = 1.0  # seconds with one thread, to see whether workers are faster than threads,
+    trial_gain: float = 1.1  # which they are if they are expected to be so many times as fast
+
     # Proofs
     merging: float = 0.05  # of the nodes of a search that is written down are bounded again, to make one leaf of two
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,11 @@ from surebound.bounds.timed import Check, timed
 from surebound.branching.bias import biases
 from surebound.branching.rule import Context
 from surebound.network.graph import Network
-from surebound.problem import Matrix, Region, Vector
+from surebound.problem import Region, stack_rows
+
+
+def never() -> None:
+    """Time is not up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +31,16 @@ class Subject:
     network: Network  # float64
     form: Form  # float64
     specification: Specification  # float64
-    check: Check = lambda: None  # raises when the time is up
+    check: Check = never  # raises when the time is up
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process, whose clock is its own: not what can be made from the rest."""
+        return {
+            "network": self.network,
+            "form": self.form,
+            "specification": self.specification,
+            "check": never,
+        }
 
     @cached_property
     def fast_form(self) -> Form:
@@ -144,20 +158,6 @@ class Subject:
 
 def _nonnegative(multipliers: Tensor | None) -> Tensor | None:
     return None if multipliers is None else multipliers.clamp_min(0.0)
-
-
-def stack_rows(regions: Sequence[Region], count: int | None = None) -> tuple[Matrix, Matrix, Vector]:
-    """All rows of all regions over a box, one after the other, the last repeated until there are `count`.
-
-    # (rows, outputs), (rows, inputs), (rows,)
-    """
-    zero = np.zeros_like(regions[0].box.lower)[None]
-    on_output = np.concatenate([r.on_output for r in regions])
-    on_input = np.concatenate([zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions])
-    constant = np.concatenate([r.constant for r in regions])
-    more = len(constant) if count is None else count
-    index = np.minimum(np.arange(more), len(constant) - 1)
-    return on_output[index], on_input[index], constant[index]
 
 
 def specify(form: Form, regions: Sequence[Region]) -> Specification:

@@ -122,7 +122,8 @@ class Tree:
     ) -> None:
         self.space, self.queue, self.clock, self.try_points, self.sink = space, queue, clock, try_points, sink
         self.found: Counterexample | None = None
-        self.subproblems = self.undecided = self.numbers = 0
+        self.subproblems = self.split = self.closed = self.undecided = self.numbers = 0
+        self.dealt = 0  # nodes that others are looking at
         self.seconds = 0.0  # that it has grown for
         self.pace = Pace()
         self.in_hand = float("-inf")  # the lowest bound among the nodes that are out of the queue
@@ -139,6 +140,7 @@ class Tree:
                 parents = self._pick()
                 started = time.monotonic()
                 halves = self._numbered(self.space.halves(parents, self.pace.gain or 0.0))
+                self.split += len(parents)
                 if self.sink is not None:
                     self.sink.split(parents, halves)
                 worst = self._take(halves)
@@ -159,12 +161,27 @@ class Tree:
     @property
     def proved(self) -> bool:
         """Whether every subproblem was."""
-        return self.begun and not len(self.queue) and not self.undecided and self.found is None
+        return self.begun and not self.open and not self.undecided and self.found is None
+
+    @property
+    def open(self) -> int:
+        """How many nodes wait to be split, here or with others."""
+        return len(self.queue) + self.dealt
+
+    @property
+    def frontier(self) -> float:
+        """A lower bound of what is open."""
+        return min(self.queue.lowest, self.in_hand)
 
     @property
     def lowest(self) -> float:
         """A lower bound of all that is not proved; of no use once a counterexample is found."""
-        return min(self.queue.lowest, self.in_hand, 0.0 if self.undecided else float("inf"))
+        return min(self.frontier, 0.0 if self.undecided else float("inf"))
+
+    def resume(self, nodes: Nodes) -> None:
+        """Begin with nodes that another tree has queued, numbered from 0."""
+        self.begun, self.in_hand = True, float("inf")
+        self.queue.push(self._numbered(nodes))
 
     def _pick(self) -> Nodes:
         """The lowest nodes, as many as can be split in the time that is left."""
@@ -187,6 +204,7 @@ class Tree:
             self.clock.check()
             bounded = self.space.bound(fresh[part])
             self.subproblems += len(part)
+            self.closed += int(bounded.proved.sum())
             if int(part[0]) == 0:
                 worst = float(bounded.nodes.bound[:2].min())
             if self.sink is not None:
@@ -224,6 +242,7 @@ class Tree:
                 self.found = self.try_points(decided.point[None])
             undecided = not decided.proved and self.found is None
             self.undecided += undecided
+            self.closed += decided.proved
             if self.sink is not None:
                 known = replace(leaf, state=leaf.state | decided.duals)
                 self.sink.closed(known, "undecided" if undecided or not decided.proved else "leaf")

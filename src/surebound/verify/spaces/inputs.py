@@ -15,8 +15,9 @@ from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import relax
-from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, products, tighten_layers
+from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, tighten_layers
 from surebound.bounds.timed import timed
+from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.problem import Region
 from surebound.proof.record import ROOM

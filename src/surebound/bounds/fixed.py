@@ -1,0 +1,53 @@
+"""Lower bounds on rows over outputs and inputs with lines around the ReLUs that depend on the box alone: one backward
+pass on the graph form, many boxes at once, sound as all others (see `surebound.bounds.enclosure`).
+
+Written for NumPy arrays, of one box, and for torch's tensors, so that a first attempt needs no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from surebound.bounds.beta_crown import Duals, Slopes, evaluate
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.form import Rows
+from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.relaxation import relax
+from surebound.bounds.timed import Check, timed
+from surebound.network.arrays import joined
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Lines = Literal["interval", "fastlin", "crown"]
+
+
+def fixed_rows(
+    enclosure: Enclosure,
+    lines: Lines,
+    on_output: Tensor,
+    on_input: Tensor | None = None,
+    constant: Tensor | None = None,
+    *,
+    check: Check = lambda: None,
+) -> Tensor:
+    """Rows bounded with the lines of `relax`, over the enclosure's layer bounds as they are.
+
+    # (boxes, rows, outputs), (boxes, rows, inputs), (boxes, rows) -> (boxes, rows)
+    """
+    form, rows = graph_rows(enclosure, on_output, on_input, constant)
+    relaxation = relax(form.lower, form.upper, lines)
+    slopes, alpha = Slopes.of(relaxation, None), relaxation.lower_slope
+    duals = Duals(alpha[None] if alpha.ndim == 1 else alpha, None, None)
+    exact = replace(rows, error=form.start_error(rows))
+    return evaluate(timed(form, check), exact, slopes, duals, keep=False).bound.reshape(on_output.shape[:2])
+
+
+def graph_rows(
+    enclosure: Enclosure, on_output: Tensor, on_input: Tensor | None, constant: Tensor | None
+) -> tuple[GraphForm, Rows]:
+    """The rows of all boxes on the network's own graph. # as in `fixed_rows`"""
+    form = replace(GraphForm.at(enclosure, enclosure.network.output), per_box=on_output.shape[1])
+    others = (None if part is None else joined(part) for part in (on_input, constant))
+    return form, form.rows(joined(on_output), *others)

@@ -1,0 +1,117 @@
+"""Networks hold NumPy arrays or torch's tensors, and what is computed with them is written once, for both.
+
+Importing torch takes longer than many a verification. So a file is read into NumPy arrays, what those settle is settled
+on them, and only the rest is carried over to tensors (`Network.tensors`), which share the numbers. Most names are the
+same in both libraries; those that are not are here. The type checker is told `Tensor` throughout.
+"""
+
+import sys
+from contextlib import AbstractContextManager
+from importlib import import_module
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+
+class Lazy:
+    """Stands for a module until one of its attributes is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+class Library(Protocol):
+    """What is called the same in both."""
+
+    float32: "torch.dtype"
+    float64: "torch.dtype"
+
+    def amax(self, x: "Tensor", axis: int) -> "Tensor": ...
+    def arange(self, n: int) -> "Tensor": ...
+    def argwhere(self, x: "Tensor") -> "Tensor": ...
+    def bincount(self, x: "Tensor") -> "Tensor": ...
+    def broadcast_to(self, x: "Tensor", shape: tuple[int, ...]) -> "Tensor": ...
+    def clip(self, x: "Tensor", low: float, high: float) -> "Tensor": ...
+    def eye(self, n: int, *, dtype: "torch.dtype") -> "Tensor": ...
+    def isfinite(self, x: "Tensor") -> "Tensor": ...
+    def maximum(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
+    def minimum(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
+    def nan_to_num(self, x: "Tensor", *, nan: float, posinf: float, neginf: float) -> "Tensor": ...
+    def nextafter(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
+    def where(self, condition: "Tensor", a: "Tensor | float", b: "Tensor | float") -> "Tensor": ...
+
+
+def is_array(x: object) -> bool:
+    """Whether x is an array of either library."""
+    return isinstance(x, np.ndarray) or ("torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor))
+
+
+def library(x: object) -> Library:
+    """numpy or torch, whichever x belongs to."""
+    return cast(Library, np if isinstance(x, np.ndarray) else sys.modules["torch"])
+
+
+def zeros(like: "Tensor", *shape: int) -> "Tensor":
+    """Of the type of `like`."""
+    return np.zeros(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_zeros(shape)
+
+
+def flat(x: "Tensor") -> "Tensor":
+    """All axes but the first as one."""
+    return x.reshape(len(x), prod(x.shape[1:]))
+
+
+def joined(x: "Tensor") -> "Tensor":
+    """The first two axes as one."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+def concat(xs: "list[Tensor] | tuple[Tensor, ...]", axis: int) -> "Tensor":
+    """The arrays joined along an axis."""
+    if isinstance(xs[0], np.ndarray):
+        return np.concatenate(xs, axis)
+    import torch
+
+    return torch.cat(xs, axis)
+
+
+def positive(x: "Tensor") -> "Tensor":
+    """max(x, 0)."""
+    return np.maximum(x, 0.0) if isinstance(x, np.ndarray) else x.clamp_min(0.0)
+
+
+def spread(x: "Tensor", shape: tuple[int, ...]) -> "Tensor":
+    """x repeated along axes of length 1, and new ones before the first."""
+    return library(x).broadcast_to(x, shape)
+
+
+def retyped(x: "Tensor", dtype: Any) -> "Tensor":
+    """x with numbers of another type of its library."""
+    return x.astype(dtype, copy=False) if isinstance(x, np.ndarray) else x.to(dtype)
+
+
+def no_gradients(x: "Tensor") -> AbstractContextManager[None]:
+    """Where torch keeps nothing for autograd, and NumPy is as silent as torch about what overflows."""
+    if isinstance(x, np.ndarray):
+        return np.errstate(all="ignore")
+    import torch
+
+    return torch.no_grad()
+
+
+def tensor(x: "Tensor | NDArray[Any]") -> "Tensor":
+    """A tensor of torch that shares the numbers of x."""
+    if not isinstance(x, np.ndarray):
+        return x
+    import torch
+
+    return torch.from_numpy(x)

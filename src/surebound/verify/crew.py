@@ -1,0 +1,54 @@
+"""Others who take part in a search, once it has gone on for a while."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from surebound.verify.dealer import Dealer
+from surebound.verify.pieces import Ground, Recorder, Sharing
+from surebound.verify.strategy import Strategy
+from surebound.verify.tree import Pause, Tree
+from surebound.verify.trial import Trial
+
+
+class Crew:
+    """Workers that grow a tree: they `join` it when it is `due`, `grow` it, and `leave` in any case."""
+
+    def __init__(
+        self, sharing: Sharing, strategy: Strategy, ground: Callable[[], Ground], sink: Recorder | None
+    ) -> None:
+        """What they prove is written down in the tree's own `sink`."""
+        self._sharing, self._ground, self._sink = sharing, ground, sink
+        self._trial = Trial(sharing, strategy)
+        self._workers = ExitStack()
+        self._dealer: Dealer | None = None
+
+    @staticmethod
+    def of(
+        sharing: Sharing | None, strategy: Strategy, ground: Callable[[], Ground], sink: Recorder | None
+    ) -> "Crew | None":
+        """One, if anybody may take part."""
+        return None if sharing is None else Crew(sharing, strategy, ground, sink)
+
+    def due(self, tree: Tree) -> str | None:
+        """Whether it is time for them, and worth it. Asked after every batch."""
+        return "crew" if self._dealer is None and self._trial.ended(tree) else None
+
+    def join(self, tree: Tree) -> None:
+        """Start workers, with the search's ground as it is now."""
+        pool = self._workers.enter_context(self._sharing.open(self._ground()))
+        self._dealer = Dealer(tree, pool, self._sharing.confirm, self._sink)
+
+    def grow(self, pause: Pause | None = None) -> str | None:
+        """As `Tree.grow` does, after `join`."""
+        assert self._dealer is not None
+        return self._dealer.grow(pause)
+
+    def leave(self) -> None:
+        """End them, whatever they are at."""
+        self._trial.end()
+        self._workers.close()
+
+    @property
+    def told(self) -> str:
+        """Who searched, for people; nothing if that was never a question."""
+        return self._trial.told if self._dealer is None else self._sharing.names

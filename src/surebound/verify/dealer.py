@@ -1,0 +1,144 @@
+"""One tree on many workers: open nodes go out in pieces, and what is left of a piece comes back into the queue.
+
+Pieces are short at first, so that all workers soon have some, and longer later. The queue keeps a share of the nodes
+for whoever is done next; when it is empty and a worker idle, a piece under way is asked to end, and its nodes are dealt
+anew. A piece whose worker died is dealt again. The tree is proved when nothing is in the queue, nothing on the books,
+and nothing undecided.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from surebound.problem import Counterexample
+from surebound.verify.clock import OutOfTime
+from surebound.verify.node import joined
+from surebound.verify.pieces import Answer, Ledger, Piece, Recorder, Seen, Step
+from surebound.verify.tree import Pause, Tree
+from surebound.work import Desk, Done, Event, Failed, Pool, Said
+
+_SHORTEST, _LONGEST = 0.5, 8.0  # seconds for a piece: what is lost with a worker
+_BYTES = 2**26  # of the nodes that a piece begins with, or makes
+_TICK = 0.05  # seconds between looks at the clock
+
+
+class Dealer:
+    """Deals out the nodes of a tree that has begun. No one else may let it grow meanwhile."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        pool: Pool[Piece, Answer],
+        confirm: Callable[[Seen], Counterexample | None],
+        sink: Recorder | None = None,
+    ) -> None:
+        """`sink` is where the tree's proof is kept."""
+        self._tree, self._pool, self._confirm, self._sink = tree, pool, confirm, sink
+        self._desk = Desk(pool)
+        self._ledger = Ledger()
+        self._steps: dict[int, Step] = {}  # how far pieces are
+        self._asked: set[int] = set()  # pieces that are to end
+        self._events: Iterator[Event[Piece, Answer] | None] = iter(())
+        self._begun = time.monotonic()
+
+    def grow(self, pause: Pause | None = None) -> str | None:
+        """As `Tree.grow` does: until nothing is open, or a counterexample is found, or `pause` gives a reason."""
+        tree, begin, before = self._tree, time.monotonic(), self._tree.seconds
+        with tree.clock.phase("workers"):
+            while tree.open and tree.found is None:
+                self._deal()
+                tree.clock.check()
+                event = next(self._events, None)
+                if event is not None:
+                    self.hear(event)
+                elif not self._desk.running:  # it ended with the last task
+                    self._events = self._desk.events(_TICK)
+                tree.seconds = before + time.monotonic() - begin
+                self._report()
+                if pause is not None and tree.open and tree.found is None and (reason := pause(tree)) is not None:
+                    return reason
+        return None
+
+    def hear(self, event: Event[Piece, Answer]) -> None:
+        """Take note of what happened to a piece."""
+        match event:
+            case Said(task, Step() as step):
+                self._steps[task.number] = step
+            case Said(_, Seen() as seen):
+                self._tree.found = self._tree.found or self._confirm(seen)
+            case Done(_, answer):
+                self._settle(answer)
+            case Failed():
+                raise event.error
+
+    def _settle(self, answer: Answer) -> None:
+        """Take what is left of a piece into the tree."""
+        tree = self._tree
+        self._steps.pop(answer.number, None)
+        self._asked.discard(answer.number)
+        if answer.late:
+            raise OutOfTime
+        nodes = self._ledger.back(answer)
+        if nodes is None:
+            return
+        fresh = np.arange(tree.numbers, tree.numbers + answer.numbers - len(nodes))
+        numbers = np.concatenate([nodes.number.numpy(), fresh])
+        tree.numbers += len(fresh)
+        tree.subproblems += answer.subproblems
+        tree.split += answer.split
+        tree.closed += answer.closed
+        tree.undecided += answer.undecided
+        tree.pace = replace(answer.pace, nodes=answer.pace.nodes * self._pool.slots)
+        if self._sink is not None:
+            assert answer.branches is not None
+            self._sink.forest.graft(answer.branches, numbers)
+        if len(answer.open):
+            tree.queue.push(replace(answer.open, number=torch.from_numpy(numbers[answer.open.number.numpy()])))
+        self._book()
+
+    def _book(self) -> None:
+        self._tree.dealt, self._tree.in_hand = self._ledger.nodes, self._ledger.lowest
+
+    def _deal(self) -> None:
+        """Give idle workers something to do."""
+        tree, desk = self._tree, self._desk
+        idle = self._pool.slots - len(desk.running) - len(desk.ready)
+        share = math.ceil(len(tree.queue) / max(self._pool.slots, 1))
+        for _ in range(idle):
+            if not len(tree.queue):
+                break
+            desk.add(self._piece(share))
+        else:
+            return
+        if not self._asked:
+            self._ask()
+
+    def _piece(self, share: int) -> Piece:
+        tree = self._tree
+        nodes = tree.queue.pop(1)
+        size = sum(value[0].nbytes for value in nodes.state.values())
+        most = max(64, _BYTES // max(size, 1))
+        if min(share, most) > 1 and len(tree.queue):
+            nodes = joined([nodes, tree.queue.pop(min(share, most) - 1)])
+        number = self._ledger.deal(nodes)
+        self._book()
+        seconds = min(max(time.monotonic() - self._begun, _SHORTEST), _LONGEST)
+        return Piece(number, nodes, seconds, most, tree.clock.remaining)
+
+    def _ask(self) -> None:
+        """Have the piece with the most open nodes end, so that they can be shared."""
+        begun = [under.task for under in self._desk.running if under.began is not None]
+        known = [task for task in begun if task.number in self._steps and self._steps[task.number].open > 1]
+        if known:
+            task = max(known, key=lambda task: self._steps[task.number].open)
+            self._asked.add(task.number)
+            self._desk.stop(task)
+
+    def _report(self) -> None:
+        tree, steps = self._tree, self._steps.values()
+        subproblems = tree.subproblems + sum(step.subproblems for step in steps)
+        tree.clock.report("search", subproblems=subproblems, open_=tree.open, lowest=tree.lowest)

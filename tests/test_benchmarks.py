@@ -408,3 +408,91 @@ def test_whole_trainings_cost_their_steps_times_the_papers_epochs(script: Any) -
         "4.4",
     ]
     assert script("train_step").cost({("ibp-r", 1.0, 0): 1.0}, "8-255") == []
+
+
+@pytest.fixture
+def simulation(script: Any) -> Any:
+    return script("simulation")
+
+
+def images_of(simulation: Any, *searches: float) -> list[Any]:
+    """Images that take no screening; the longer the search, the lower the margin."""
+    return [simulation.Image(0.0, -seconds, seconds) for seconds in searches]
+
+
+def test_one_worker_does_everything_one_after_the_other(simulation: Any) -> None:
+    images = [simulation.Image(1.0, -1.0, 4.0), simulation.Image(2.0), simulation.Image(3.0)]
+    costs = simulation.Costs(start=10.0, batch=0.5, answer=0.25, row=0.125)
+    found = simulation.replay(images, 1, costs)
+    rows = 2 * 0.125 + 0.125  # two of the batch, then that of the search
+    assert found.makespan == pytest.approx(10 + 0.5 + 6 + 4 + 2 * 0.25 + rows)
+    assert found.driver == pytest.approx(2 * 0.25 + rows)
+    assert found.efficiency(found) == 1.0
+
+
+def test_the_hardest_first_by_hand(simulation: Any) -> None:
+    images, costs = images_of(simulation, 2, 3, 3, 4), simulation.Costs()
+    assert simulation.replay(images, 2, costs, hardest_first=False).makespan == 7  # 2 + 3, and 3 + 4
+    hardest = simulation.replay(images, 2, costs)
+    assert hardest.makespan == 6  # 4 + 2, and 3 + 3
+    assert simulation.replay(images_of(simulation, 9, 1, 1), 3, costs).alone == 8
+
+
+@pytest.mark.parametrize("hardest_first", [True, False])
+@pytest.mark.parametrize("workers", [1, 3, 20, 300])
+def test_a_replay_keeps_the_bounds_of_any_schedule(simulation: Any, workers: int, hardest_first: bool) -> None:
+    """Graham 1966: nothing ends before work / workers, or the longest; who never idles ends before their sum."""
+    rng = np.random.default_rng(workers)
+    images = [
+        simulation.Image(*map(float, (s, -t, t))) if t > 1 else simulation.Image(float(s))
+        for s, t in zip(rng.random(700), rng.exponential(1.0, 700), strict=True)
+    ]
+    work = sum(image.screening + (image.search or 0.0) for image in images)
+    size = min(50, -(-700 // workers))
+    batches = [sum(i.screening for i in images[k : k + size]) for k in range(0, 700, size)]
+    longest = max(batches) + max(image.search or 0.0 for image in images)
+    makespan = simulation.replay(images, workers, simulation.Costs(), hardest_first=hardest_first).makespan
+    assert max(work / workers, max(i.search or 0.0 for i in images)) <= makespan * (1 + 1e-9)
+    assert makespan <= work / workers + longest + 1e-9
+
+
+def test_what_a_lost_node_was_at_is_done_again(simulation: Any) -> None:
+    images = images_of(simulation, *[5.0] * 64)
+    calm = simulation.replay(images, 16, simulation.Costs())
+    losses = simulation.Losses(share=0.5, until=15.0, workers=8, away=2.0)
+    lossy = simulation.replay(images, 16, simulation.Costs(), losses=losses)
+    assert (calm.makespan, calm.lost) == (20.0, 0)
+    assert lossy.lost == 8 and 20.0 < lossy.makespan <= 20.0 + 5.0 + 2.0
+    assert simulation.replay(images, 1, simulation.Costs(), losses=losses).lost == 0  # the last node stays
+
+
+def test_a_driver_that_is_too_slow_is_the_limit(simulation: Any) -> None:
+    images = images_of(simulation, *[1.0] * 500)
+    found = simulation.replay(images, 500, simulation.Costs(answer=1.0))
+    assert found.makespan >= 500 and found.driver / found.makespan > 0.99
+
+
+def test_what_was_recorded_becomes_images_and_costs(script: Any) -> None:
+    scale = script("scale")
+    records = [{"kind": "start", "seconds": 2.0}]
+    records += [{"kind": "screen 10", "name": 10 * k, "images": 10, "seconds": 3.0} for k in range(10)]
+    records += [{"kind": "screen 50", "name": 50 * k, "images": 50, "seconds": 11.0, "margins": {}} for k in range(2)]
+    with pytest.raises(scale.Unavailable, match="nothing is recorded"):
+        scale.recorded([])
+    records[-1] = records[-1] | {"margins": {"60": -0.5}}
+    with pytest.raises(scale.Unavailable, match="1 searches are not recorded yet"):
+        scale.recorded(records)
+    records.append({"kind": "search", "name": 60, "margin": -0.5, "seconds": 7.0})
+    images, costs = scale.recorded(records)
+    assert costs.start == 2.0 and costs.batch == pytest.approx(1.0)  # 30 s in ten batches, 22 s in two
+    assert len(images) == 100 and sum(i.screening for i in images) == pytest.approx(20.0)
+    assert [(i.margin, i.search) for i in images if i.search is not None] == [(-0.5, 7.0)]
+    assert scale.drawn(images, 300) == scale.drawn(images, 300) and len(scale.drawn(images, 300)) == 300
+
+
+def test_runs_that_disagree_are_found(script: Any) -> None:
+    runs = [{"outcomes": {"0": "verified", "1": "attacked", "2": "timeout"}}]
+    runs.append({"outcomes": {"0": "verified", "1": "falsified", "2": "verified"}})
+    disagreements = script("scale").disagreements
+    assert disagreements(runs) == []
+    assert disagreements([*runs, {"outcomes": {"0": "attacked"}}]) == ["0"]

@@ -51,6 +51,31 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     assert (kept.clean == counter.clean).all() and (kept.point == counter.point).all()
 
 
+def test_rows_that_come_together_are_one_transaction(tmp_path: Path) -> None:
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        done: list[str] = []
+        store._db.set_trace_callback(done.append)
+        store.add(number, *(row(i) for i in range(50)))
+        store._db.set_trace_callback(None)
+        assert done.count("COMMIT") == 1
+        with pytest.raises(StoreError):
+            store.add(number, row(60), row(61, outcome=None))
+        assert [r.image for r in store.rows(number)] == list(range(50))  # all of them or none
+
+
+def test_only_the_counterexamples_that_are_wanted_are_read(tmp_path: Path) -> None:
+    point = np.zeros(4, dtype=np.float32)
+    broken = {"outcome": "attacked", "counter": Counter(clean=point, point=point, adversarial=0)}
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        store.add(number, *(row(i, **(broken if i % 2 else {})) for i in range(8)))
+        for wanted, kept in ((None, [1, 3, 5, 7]), (2, [1, 3]), (0, [])):
+            rows = store.rows(number, counters=wanted)
+            assert [r.image for r in rows] == list(range(8))
+            assert [r.image for r in rows if r.counter is not None] == kept
+
+
 def test_the_first_row_of_an_image_stays(tmp_path: Path) -> None:
     with Store(tmp_path / "a.sqlite") as store:
         number = store.begin(RUN)

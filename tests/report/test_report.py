@@ -203,9 +203,22 @@ def test_many_runs_fold_and_show_few_images(tmp_path: Path) -> None:
     rows = [make_row(i, "attacked", "attack", float(i)) for i in range(110)]
     runs = [(make_run(eps=f"{k}/255"), rows) for k in range(20)]
     page = Page(make_page(write_store(tmp_path / "r.sqlite", runs), most_rows=1000))
-    assert "20 runs, 2,200 results" in page.text and "The 100 slowest of 110 images" in page.text
+    assert "20 runs, 2,200 results" in page.text and "The 50 slowest of 110 images" in page.text
     assert len(page.all("img")) == 20 * 2 * 3 and "the first 2 of 110" in page.text
     assert all("open" not in details for details in page.all("details"))
+
+
+def test_a_page_stays_small_however_many_runs_there_are(tmp_path: Path) -> None:
+    rows = [make_row(i, "attacked", "attack", float(i)) for i in range(30)]
+    sizes = []
+    for count in (1, 100, 200):
+        runs = [(make_run(eps=f"{k}/255"), rows) for k in range(count)]
+        text = make_page(write_store(tmp_path / f"{count}.sqlite", runs), most_rows=400)
+        page = Page(text)
+        assert len(page.all("td")) < 8 * 400 + 25 * count  # of images, and of the run itself
+        assert len(page.all("img")) <= 3 * 2 * 48
+        sizes.append(len(text))
+    assert (sizes[2] - sizes[1]) / 100 < 12_000  # bytes for another run: its plots and its commands
 
 
 @pytest.mark.parametrize("runs", [[], [(make_run(), [])]], ids=["no run", "no row"])

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from commands import environment
-from safetensors.torch import load_file
 from torch import nn
+from trainings import TWO, command, same, weights, write_config
 
 from surebound.data import load_dataset
 from surebound.data.own import dataset_from_tensors
@@ -40,16 +40,6 @@ TABLE = {
 
 def config(**changes: object) -> TrainConfig:
     return train_config(TABLE | changes)
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "weights.safetensors")
-
-
-def same(one: Path, two: Path) -> bool:
-    """Whether two runs ended with the same weights, bit for bit."""
-    a, b = weights(one), weights(two)
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -130,19 +120,6 @@ def test_stages_freeze_the_layers_before_them(tmp_path: Path) -> None:
     assert not torch.equal(snapshots[1]["1.weight"], snapshots[5]["1.weight"])
 
 
-def command(out: Path, *options: str) -> list[str]:
-    return ["-m", "surebound", "train", "--config", str(out.parent / "run.toml"), "--out", str(out), *options]
-
-
-def write_config(folder: Path, *, epochs: int) -> None:
-    text = (
-        'method = "ibp-r"\neps = 0.05\n[data]\nname = "digits"\nbatch = 50\n[network]\nname = "conv-small"\n'
-        f"[schedule]\nepochs = {epochs}\nmixing = {epochs // 2}\n[validation]\nimages = 20\n"
-        "[run]\ncheckpoint_every = 0.2\n"
-    )
-    (folder / "run.toml").write_text(text)
-
-
 def test_kill_nine_and_resume_is_bitwise_the_same(tmp_path: Path) -> None:
     """The command itself, killed three times in the middle of epochs."""
     write_config(tmp_path, epochs=10)
@@ -196,10 +173,12 @@ def test_two_processes_give_the_weights_of_one(tmp_path: Path, method: str) -> N
     script = tmp_path / "parallel.py"
     script.write_text(PARALLEL)
     subprocess.run([sys.executable, script, method, tmp_path / "one"], check=True, env=environment())
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     traced = environment(PYTHONFAULTHANDLER="1")  # a process that aborts says where
     done = subprocess.run(
-        [sys.executable, *torchrun, script, method, tmp_path / "two"], env=traced, capture_output=True, text=True
+        [*TWO, script, method, tmp_path / "two"],
+        env=traced,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
@@ -209,9 +188,11 @@ def test_two_processes_give_the_weights_of_one(tmp_path: Path, method: str) -> N
 
 def test_the_command_runs_under_torchrun(tmp_path: Path) -> None:
     write_config(tmp_path, epochs=2)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, *command(tmp_path / "run")], env=environment(), capture_output=True, text=True
+        [*TWO, *command(tmp_path / "run")],
+        env=environment(),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("wrote") == 1  # only the first process speaks
@@ -471,9 +452,11 @@ def test_all_processes_wait_for_the_first_to_finish(tmp_path: Path) -> None:
     """Also where it fails: then each of them ends with one sentence."""
     script = tmp_path / "fails.py"
     script.write_text(FAILS_AT_THE_END)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, script, tmp_path / "run"], env=environment(), capture_output=True, text=True
+        [*TWO, script, tmp_path / "run"],
+        env=environment(),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["the disk is full", "the first process could not go on with this run"]

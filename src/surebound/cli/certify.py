@@ -26,6 +26,7 @@ from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.engine import add_engine, chosen_engine, threads_here
 from surebound.cli.model import add_images, check_model, choose_images
+from surebound.cli.quick_torch import quick_import
 from surebound.errors import UsageError, visible
 from surebound.memory import keep_memory
 
@@ -120,6 +121,7 @@ def _default_store(model: str) -> Path:
 
 
 def _task(args: Namespace) -> "Task":
+    quick_import()
     from surebound.data import load_dataset
 
     dataset = load_dataset(args.dataset, args.data_dir)

@@ -1,9 +1,9 @@
 """Results of certifying data sets, in one SQLite file. Needs nothing but NumPy, so that reports open in an instant.
 
 A *run* is one network over the images of one data set with one radius and one set of options; a file may hold many. A
-*row* is one image of a run and how it ended. Each row is one transaction (write-ahead log, synced), so a killed process
-loses at most the images it was working on, and (run, image) is the key, so none can be there twice. Proofs of rows are
-in a table of their own (`surebound.evaluate.evidence`).
+*row* is one image of a run and how it ended. Rows that are known at the same time are one transaction (write-ahead log,
+synced), so a killed process loses at most the images it was working on, and (run, image) is the key, so none can be
+there twice. Proofs of rows are in a table of their own (`surebound.evaluate.evidence`).
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
@@ -61,6 +61,21 @@ CREATE TABLE rows (
     PRIMARY KEY (run, image)
 ) WITHOUT ROWID;
 """
+# The columns of a row but for its counterexample, and statements over all of them.
+_COLUMNS = (
+    *("image", "label", "predicted", "outcome", "stage", "seconds", "subproblems", "lower_bound"),
+    *("certified_eps", "attacked_eps", "reason", "phases", "property_sha256"),
+)
+_PICTURE = ("adversarial", "clean", "counterexample")
+_ALL = ("run", *_COLUMNS, *_PICTURE)
+_INSERT = (
+    f"INSERT INTO rows ({', '.join(_ALL)}) VALUES ({', '.join(f':{name}' for name in _ALL)}) "
+    "ON CONFLICT (run, image) DO NOTHING"
+)
+_PLAIN = f"SELECT {', '.join(_COLUMNS)} FROM rows WHERE run = ? ORDER BY image"
+_PICTURES = (
+    f"SELECT image, {', '.join(_PICTURE)} FROM rows WHERE run = ? AND counterexample IS NOT NULL ORDER BY image LIMIT ?"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,38 +297,18 @@ class Store:
             with self._whole("its runs"):
                 number, old = int(found[0]), _run(found[1])
             images = tuple(dict.fromkeys((*old.images, *run.images)))
-            merged = asdict(old) | {"images": images, "notes": {**old.notes, **run.notes}, "command": run.command}
+            merged = vars(old) | {"images": images, "notes": {**old.notes, **run.notes}, "command": run.command}
             self._db.execute("UPDATE runs SET record = ? WHERE id = ?", (json.dumps(merged), number))
             return number
 
-    def add(self, run: int, row: Row) -> None:
-        """Write one row, whole or not at all. The first row of an image stays."""
-        counter = row.counter
-        values = {
-            "run": run,
-            "image": row.image,
-            "label": row.label,
-            "predicted": row.predicted,
-            "outcome": row.outcome,
-            "stage": row.stage,
-            "seconds": row.seconds,
-            "subproblems": row.subproblems,
-            "lower_bound": row.lower_bound,
-            "certified_eps": row.certified_eps,
-            "attacked_eps": row.attacked_eps,
-            "reason": row.reason,
-            "phases": json.dumps(dict(row.phases)),
-            "property_sha256": row.property_sha256,
-            "adversarial": None if counter is None else counter.adversarial,
-            "clean": None if counter is None else counter.clean.astype("<f4").tobytes(),
-            "counterexample": None if counter is None else counter.point.astype("<f4").tobytes(),
-        }
-        marks = ", ".join(f":{name}" for name in values)
+    def add(self, run: int, *rows: Row) -> None:
+        """Write rows, all of them or none: to sync the file takes far longer than to write a row. The first row of an
+        image stays."""
         with self._sentence(), self._transaction():
-            insert = f"INSERT INTO rows ({', '.join(values)}) VALUES ({marks}) ON CONFLICT (run, image) DO NOTHING"
-            self._db.execute(insert, values)
-            if row.proof is not None:
-                proofs.insert(self._db, run, row.image, row.proof)
+            self._db.executemany(_INSERT, [{"run": run, **_values(row)} for row in rows])
+            for row in rows:
+                if row.proof is not None:
+                    proofs.insert(self._db, run, row.image, row.proof)
 
     def prove(self, run: int, row: Row) -> None:
         """Note the proof of an image that was verified before; if the checker refused it, the image is so no longer."""
@@ -325,17 +320,18 @@ class Store:
                 changed = "UPDATE rows SET outcome = ?, reason = ? WHERE run = ? AND image = ?"
                 self._db.execute(changed, (row.outcome, row.reason, run, row.image))
 
-    def rows(self, run: int) -> list[Row]:
-        """The rows of a run, by image."""
+    def rows(self, run: int, *, counters: int | None = None) -> list[Row]:
+        """The rows of a run, by image. `counters` is how many keep their counterexamples, which are most of a store; by
+        default all."""
         with self._sentence():
-            cursor = self._db.execute("SELECT * FROM rows WHERE run = ? ORDER BY image", (run,))
-            names = [column[0] for column in cursor.description]
-            found = cursor.fetchall()
+            plain = self._db.execute(_PLAIN, (run,)).fetchall()
+            pictures = self._db.execute(_PICTURES, (run, -1 if counters is None else counters)).fetchall()
             with self._whole(f"the proofs of run {run}"):
                 proved = proofs.select(self._db, run)
         with self._whole(f"the rows of run {run}"):
-            rows = [_row(dict(zip(names, values, strict=True))) for values in found]
-        return [replace(row, proof=proved.get(row.image)) for row in rows]
+            shown = {image: _counter(*picture) for image, *picture in pictures}
+            named = (dict(zip(_COLUMNS, values, strict=True)) for values in plain)
+            return [_row(row, shown.get(row["image"]), proved.get(row["image"])) for row in named]
 
     def outcomes(self, run: int) -> dict[int, Outcome]:
         """The images that have a row, and how they ended."""
@@ -374,7 +370,7 @@ class Store:
 
 
 def _record(run: Run) -> str:
-    return json.dumps(asdict(run))
+    return json.dumps(vars(run))
 
 
 def _run(record: str) -> Run:
@@ -388,15 +384,26 @@ def _run(record: str) -> Run:
     return run
 
 
-def _row(values: dict[str, Any]) -> Row:
-    del values["run"]
+def _values(row: Row) -> dict[str, object]:
+    """A row as the table has it."""
+    counter = row.counter
+    return {
+        **{name: getattr(row, name) for name in _COLUMNS},
+        "phases": json.dumps(dict(row.phases)),
+        "adversarial": None if counter is None else counter.adversarial,
+        "clean": None if counter is None else counter.clean.astype("<f4").tobytes(),
+        "counterexample": None if counter is None else counter.point.astype("<f4").tobytes(),
+    }
+
+
+def _counter(adversarial: Any, clean: Any, point: Any) -> Counter:
+    _expect(_is_count(adversarial) and len(clean) == len(point), "a counterexample")
+    return Counter(clean=np.frombuffer(clean, "<f4"), point=np.frombuffer(point, "<f4"), adversarial=adversarial)
+
+
+def _row(values: dict[str, Any], counter: Counter | None, proof: Evidence | None) -> Row:
     phases = json.loads(values.pop("phases"))
-    adversarial, clean, point = (values.pop(name) for name in ("adversarial", "clean", "counterexample"))
-    counter = None
-    if point is not None:
-        _expect(_is_count(adversarial) and len(clean) == len(point), "a counterexample")
-        counter = Counter(clean=np.frombuffer(clean, "<f4"), point=np.frombuffer(point, "<f4"), adversarial=adversarial)
-    row = Row(**values, phases=phases, counter=counter)
+    row = Row(**values, phases=phases, counter=counter, proof=proof)
     _expect(all(map(_is_count, (row.image, row.label, row.predicted, row.subproblems))), "a whole number")
     _expect(row.outcome in OUTCOMES and row.stage in STAGES, "an outcome or stage")
     _expect(_is_time(row.seconds) and isinstance(row.lower_bound, float | None), "seconds or a bound")

@@ -18,9 +18,9 @@ from surebound.report.style import CSS, SCRIPT
 from surebound.report.tables import branching_of, table1_of
 from surebound.report.training import training_body, training_summary
 
-# On the whole page, and at least for each run: a browser should open it at once.
-_ROWS, _FEWEST_ROWS = 6000, 100
-_PICTURES, _FEWEST_PICTURES = 48, 2
+# On the whole page: a browser should open it at once, however many runs there are.
+_ROWS, _PICTURES = 6000, 48
+_FEWEST = 2  # pictures of a run, if all runs together have no more than twice as many
 _TALL = 15  # rows, from which a table scrolls by itself
 _PRINTED = 4  # runs or training folders, up to which all of them are on paper
 
@@ -156,8 +156,8 @@ def _overview(results: Sequence[Result]) -> Markup:
 
 
 def _runs(results: Sequence[Result], trained: Mapping[str, tuple[Training, str]], most_rows: int) -> Markup:
-    rows = max(most_rows // len(results), _FEWEST_ROWS)
-    pictures = max(_PICTURES // len(results), _FEWEST_PICTURES)
+    rows = max(most_rows // len(results), 1)
+    pictures = max(_PICTURES // len(results), min(2 * _PICTURES // len(results), _FEWEST))
     parts: list[object] = [_overview(results)] if len(results) > 1 else []
     style = "print" if len(results) <= _PRINTED else None
     for k, result in enumerate(results, start=1):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from surebound.evaluate.store import Row, Run, Store
 from surebound.report.numbers import number
 
 _DEPTH = 4  # levels below a folder at which training folders are looked for
-_GALLERY = 12  # counterexamples to keep of a run
+_GALLERY = 12  # counterexamples to read of a run: a data set's would fill the memory
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,20 +86,11 @@ def read_results(store: Store) -> list[Result]:
     """All runs of a store."""
     try:
         return [
-            Result(store=store.path, number=number, run=run, rows=_light(store.rows(number)))
+            Result(store=store.path, number=number, run=run, rows=store.rows(number, counters=_GALLERY))
             for number, run in store.runs().items()
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"'{store.path}' holds a record that surebound certify did not write: {error}") from error
-
-
-def _light(rows: Sequence[Row]) -> list[Row]:
-    """The rows without all but the first counterexamples: a data set's would fill the memory."""
-    kept, light = 0, []
-    for row in rows:
-        kept += row.counter is not None
-        light.append(row if kept <= _GALLERY else replace(row, counter=None))
-    return light
 
 
 def store_hash(path: Path) -> str | None:

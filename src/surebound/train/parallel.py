@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from surebound.errors import UsageError
+from surebound.errors import TrainingError, UsageError
+from surebound.train.meeting import meet
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,10 @@ def join(device: torch.device) -> World:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return world
     try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        store = meet(world.rank, world.size)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", store=store, rank=world.rank, world_size=world.size
+        )
     except (RuntimeError, ValueError, OSError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).partition("\n")[0]
@@ -113,9 +117,19 @@ class _Mean(torch.autograd.Function):
 
 
 def _average(x: Tensor) -> Tensor:
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
+    return _sum(x.clone()) / dist.get_world_size()
+
+
+def _sum(x: Tensor) -> Tensor:
+    """Replace x by its sum over processes. All of them have to be there: where one has died, the others end, too."""
+    try:
+        dist.all_reduce(x)
+    except RuntimeError as error:
+        raise TrainingError(
+            "another process of this training is gone; --resume goes on from the last checkpoint, and torchrun's "
+            "--max-restarts N does so by itself"
+        ) from error
+    return x
 
 
 def mean_over_processes(x: Tensor) -> Tensor:
@@ -130,8 +144,7 @@ def average_gradients(parameters: list[torch.nn.Parameter]) -> None:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
     gradients = [p.grad for p in parameters if p.grad is not None]
-    flat = torch.cat([g.flatten() for g in gradients])
-    dist.all_reduce(flat)
+    flat = _sum(torch.cat([g.flatten() for g in gradients]))
     flat /= dist.get_world_size()
     for g, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
         g.copy_(part.reshape(g.shape))

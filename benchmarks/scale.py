@@ -1,0 +1,187 @@
+"""A certification of 10,000 images on 1 to 1,000 workers, simulated from the measured times of a real one.
+
+    python benchmarks/scale.py --record --measure --resume    # an hour on two quiet cores
+    python benchmarks/scale.py                                # the simulation again, from what was recorded
+
+--record certifies CIFAR-10 images in this process, with one thread, and notes the processor time that each batch of
+screening and each search took, and the margin that screening left (--model; by default an IBP-R network trained once
+into benchmarks/.cache). --measure runs the same images by the command: in one process with one thread, with two
+workers, and on a Ray of two nodes with one processor each. Both keep what they have in the log and go on after an
+interruption.
+
+The simulation draws 10,000 images from those recorded, with replacement, and certifies them on any number of workers:
+batches are screened first, then what is open is searched from the lowest margin on (*hardest first*), or, to compare,
+open images go before further batches, as they come. A worker takes as long to start as one does here; the process
+that hands out work writes the rows of each answer before it hands out more, at the rate that the store takes them
+here. *With losses*, a tenth of the nodes, eight workers each, vanish at some moment with what they were at and are
+replaced a minute later. The efficiency is the time of one worker over that of all workers together.
+
+Report: benchmarks/results/scale.md. Exits 1 if the measured runs disagree on an image.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from cached import trained
+from common import RESULTS, SHARED, Log, Record, Unavailable, command_text, machine, markdown_table, write_report
+from recording import ENGINES, SMALL, measure, record, setting
+from simulation import BATCH, Costs, Image, Losses, replay
+from store import row_rate
+
+WORKERS = (1, 2, 10, 30, 100, 300, 1000)
+TARGET = 100  # workers, at which hardest-first should be worth at least 90 %
+
+
+def main() -> int:
+    args = _arguments()
+    log = Log(args.log, ("kind", "name", "setting"), resume=args.resume or not (args.record or args.measure))
+    try:
+        if args.record or args.measure:
+            args.model = args.model or trained("ibp-r-cifar", threads=2, data=args.data)
+        if args.record:
+            record(args, log)
+        if args.measure:
+            for engine in ENGINES:
+                measure(args, log, engine)
+        found = [r for r in log.records.values() if r["setting"] == setting(args)]
+        text, agree = report(args, found)
+    except Unavailable as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    print("\n" + text)
+    write_report(args.out, text)
+    return int(not agree)
+
+
+def recorded(records: Sequence[Record]) -> tuple[list[Image], Costs]:
+    """The images that were recorded, and what a batch and a start take; not yet what the store does."""
+    screened = {r["name"]: r for r in records if r["kind"] == f"screen {BATCH}"}
+    small = [r for r in records if r["kind"] == f"screen {SMALL}"]
+    searched = {r["name"]: r for r in records if r["kind"] == "search"}
+    if not screened or not small:
+        raise Unavailable("nothing is recorded for these settings: pass --record")
+    images = []
+    for first, r in screened.items():
+        for image in range(first, first + r["images"]):
+            one = searched.get(image)
+            share = r["seconds"] / r["images"]
+            images.append(Image(share) if one is None else Image(share, one["margin"], one["seconds"]))
+    if missing := {int(i) for r in screened.values() for i in r["margins"]} - searched.keys():
+        raise Unavailable(f"{len(missing)} searches are not recorded yet: pass --record --resume")
+    batch = _batch_cost(small, [screened[first] for first in sorted(screened)][:2])
+    images = [Image(max(i.screening - batch / BATCH, 0.0), i.margin, i.search) for i in images]
+    return images, Costs(start=fmean(r["seconds"] for r in records if r["kind"] == "start"), batch=batch)
+
+
+def _batch_cost(small: Sequence[Record], large: Sequence[Record]) -> float:
+    """What a batch takes beyond its images: the same images took longer in more batches."""
+    seconds = sum(r["seconds"] for r in small) - sum(r["seconds"] for r in large)
+    return max(seconds / (len(small) - len(large)), 0.0)
+
+
+def drawn(images: Sequence[Image], count: int, seed: int = 0) -> list[Image]:
+    """So many images, drawn from those that were recorded, with replacement."""
+    return random.Random(seed).choices(images, k=count)
+
+
+def _table(images: Sequence[Image], costs: Costs) -> tuple[str, float]:
+    """Makespans and efficiencies, and the efficiency at the target with hardest first."""
+    one = replay(images, 1, costs)
+    lines, aimed = [], 0.0
+    for workers in WORKERS:
+        coming = replay(images, workers, costs, hardest_first=False)
+        hardest = replay(images, workers, costs)
+        lossy = replay(images, workers, costs, losses=Losses(share=0.1, until=hardest.makespan))
+        cells = [f"{workers:,}"]
+        for r in (coming, hardest, lossy):
+            cells += [f"{r.makespan:,.0f}", f"{r.efficiency(one):.0%}"]
+        lines.append([*cells, f"{hardest.alone / hardest.makespan:.0%}", f"{hardest.driver / hardest.makespan:.0%}"])
+        aimed = hardest.efficiency(one) if workers == TARGET else aimed
+    header = ["workers", "as they come [s]", "efficiency", "hardest first [s]", "efficiency"]
+    header += ["with losses [s]", "efficiency", "last one alone", "driver busy"]
+    return markdown_table(header, lines), aimed
+
+
+def _measured(runs: Sequence[Record], images: Sequence[Image], costs: Costs) -> str:
+    """What really ran, beside the simulation of just these images."""
+    simulated = {name: replay(images, 1 if k == 0 else 2, costs) for k, name in enumerate(ENGINES)}
+    times = {r["name"]: r["seconds"] for r in runs}
+    first = times.get(next(iter(ENGINES)))
+    lines = []
+    for name in ENGINES:
+        took = times.get(name)
+        gain = f"{first / took:.2f}" if took and first else "–"
+        lines.append([name, f"{took:.1f}" if took else "not run", gain, f"{simulated[name].makespan:.1f}"])
+    return markdown_table(["engine", "measured [s]", "times as fast as the first", "simulated [s]"], lines)
+
+
+def disagreements(runs: Sequence[Record]) -> list[str]:
+    """Images that one run decided in one way and another in the other; out of time is no contradiction."""
+    broken = {"misclassified", "attacked", "falsified"}
+    by_image: dict[str, set[str]] = {}
+    for r in runs:
+        for image, outcome in r["outcomes"].items():
+            by_image.setdefault(image, set()).add("broken" if outcome in broken else outcome)
+    return [image for image, ends in by_image.items() if {"broken", "verified"} <= ends]
+
+
+def report(args: argparse.Namespace, records: Sequence[Record]) -> tuple[str, bool]:
+    """The whole Markdown page, and whether the runs agree."""
+    images, costs = recorded(records)
+    with tempfile.TemporaryDirectory() as folder:
+        shape = (3, 32, 32)
+        alone = row_rate(Path(folder, "alone.sqlite"), shape)
+        together = row_rate(Path(folder, "batch.sqlite"), shape, size=BATCH)
+    costs = Costs(start=costs.start, batch=costs.batch, answer=1 / alone, row=1 / together)
+    many = drawn(images, args.images)
+    table, aimed = _table(many, costs)
+    runs = [r for r in records if r["kind"] == "run"]
+    wrong = disagreements(runs)
+    work = sum(i.screening + (i.search or 0.0) for i in many)
+    longest = max((i.search or 0.0) for i in many)
+    limit = alone * work / len([i for i in many if i.search is not None])
+    intro = [" ".join(part.split()) for part in (__doc__ or "").split("\n\n")[2:4]]
+    text = [
+        "# Certifying on many workers\n",
+        f"{machine(1)}\n",
+        *(f"{part}\n" for part in intro),
+        f"Recorded: {setting(args)}; {len([i for i in images if i.search is not None])} of them needed a search.\n",
+        f"**At {TARGET} workers, {args.images:,} images are certified with an efficiency of {aimed:.0%}.** They are "
+        f"{work:,.0f} s of work; the longest search takes {longest:.0f} s, below which no number of workers gets.\n",
+        f"## Measured, {args.first:,} images\n\n{_measured(runs, images, costs)}",
+        f"{len(wrong)} contradictions between the runs.\n" if runs else "",
+        f"## Simulated, {args.images:,} images\n\n{table}",
+        f"A worker starts in {costs.start:.1f} s, a batch costs {costs.batch:.2f} s beyond its images.\n",
+        "## Where the process that hands out work becomes the limit\n",
+        f"The store takes {alone:,.0f} rows a second one by one, {together:,.0f} in batches of {BATCH} "
+        f"(synced, images of CIFAR-10's size). Searches that end one by one would need about {limit:,.0f} workers to "
+        "fill it, at the times recorded here.\n",
+        f"```\n{command_text()}\n```\n",
+    ]
+    return "\n".join(part for part in text if part), not wrong
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="certify images in this process and note what it takes")
+    parser.add_argument("--measure", action="store_true", help="run the command on them, in three ways")
+    parser.add_argument("--resume", action="store_true", help="keep what the log already holds")
+    parser.add_argument("--data", type=Path, default=SHARED / "data", help="the folder of data sets")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="an IBP-R network's folder (default: a cached one)")
+    parser.add_argument("--eps", default="2/255", help="the radius (default 2/255)")
+    parser.add_argument("--first", type=int, default=1000, metavar="N", help="test images to certify (default 1000)")
+    parser.add_argument("--images", type=int, default=10_000, metavar="N", help="images to simulate (default 10,000)")
+    parser.add_argument("--timeout", type=float, default=10.0, help="seconds for each image (default 10)")
+    parser.add_argument("--search", default="paper", help="the profile of the search (default paper)")
+    parser.add_argument("--log", type=Path, default=RESULTS / "scale.jsonl", help="what was recorded, as JSON lines")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scale.md", help="the report")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

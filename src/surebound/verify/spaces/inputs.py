@@ -15,7 +15,7 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.relaxation import relax
+from surebound.bounds.relaxation import relax_form
 from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, tighten_layers
 from surebound.bounds.timed import timed
 from surebound.network.cost import products
@@ -161,7 +161,7 @@ class InputSpace:
         form = replace(GraphForm.at(enclosure, self.network.output), per_box=count)
         rows = form.rows(on_output.flatten(0, 1), on_input.flatten(0, 1), constant.flatten())
         rows = replace(rows, error=form.start_error(rows))
-        relaxation = relax(form.lower.reshape(boxes, -1), form.upper.reshape(boxes, -1))
+        relaxation = relax_form(form).map(lambda t: t.reshape(boxes, -1))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
         result = evaluate(timed(form, self.clock.check), rows, slopes, duals)
         bound, row = result.bound.reshape(boxes, count).max(1)

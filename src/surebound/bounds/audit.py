@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -286,8 +286,8 @@ def _lines(form: Form, slopes: Slopes, duals: Duals, k: int, group: int, box: in
         below[i], above[i], intercept[i] = Fraction(alpha[p]), Fraction(upper[p]), Fraction(offset[p])
         if slopes.sign is not None and duals.beta is not None:
             push[i] = Fraction(float(slopes.sign[group, p])) * Fraction(float(duals.beta[group, p]))
-    lines = (np.array(v, dtype=object) for v in (below, above, intercept, push))
-    return ExactLines(*lines, None if slopes.floor is None else exact(slopes.floor[row, at]))
+    lines = ExactLines(*(np.array(v, dtype=object) for v in (below, above, intercept, push)))
+    return lines if slopes.floor is None else replace(lines, floor=exact(slopes.floor[row, at]))
 
 
 def _unit(index: int, sign: int, elements: int) -> Exact:

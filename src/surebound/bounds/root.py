@@ -21,11 +21,12 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows, consecutive, joined
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.precision import float32_is_kept
-from surebound.bounds.relaxation import Kind, Relaxation, relax_form
+from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.support import groups
 from surebound.bounds.tangents import TangentForm
 from surebound.bounds.timed import Check, timed
 from surebound.bounds.witness import LINES, NOBODY, Reason, Witness, on_grid
+from surebound.network.activation import Lines as Kind
 from surebound.network.conv import Conv
 from surebound.network.cost import products
 from surebound.network.graph import Network, Neurons
@@ -57,7 +58,7 @@ RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor, Reason]]
 
 def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
     """Sound lower bounds of rows. # (rows,) float64"""
-    if bounding.ascent is not None and not form.enclosure.network.piecewise_linear:
+    if bounding.ascent is not None and form.neurons and not form.enclosure.network.piecewise_linear:
         tangents = TangentForm(form, rows)
         return tangents.bounds(tangents.start(), bounding.ascent).bound
     if bounding.fixed is None:

@@ -1,5 +1,5 @@
-"""Bounds with lines of any slope around every activation, their slopes found by gradient ascent, and with multipliers for
-the intervals of neurons: α-CROWN and β-CROWN for networks that have other activations than ReLUs.
+"""Bounds with lines of any slope around every activation, found by gradient ascent, and with multipliers for the
+intervals of neurons: α-CROWN and β-CROWN for networks that have other activations than ReLUs.
 
 A row is bounded with lower lines a̲ x̂ + b̲(a̲) and upper lines ā x̂ + b̄(ā), where b̲(a) and b̄(a) are the least and the
 greatest f(x) − a x over [l̂, û] (`surebound.network.activation`), reached at x̲(a) and x̄(a). Multipliers σ of x̂ ≥ l̂
@@ -70,6 +70,7 @@ class TangentForm:
         count = len(rows)
         self.form, self.rows = form, replace(rows, error=form.start_error(rows))
         self.lower, self.upper = (_per_row(end, count) for end in (form.lower, form.upper))
+        self._known: list[tuple[Tensor, Touched]] = []  # of the last two slopes
         self.functions = tuple(function or RELU for function in form.enclosure.network.functions[: len(form.layers)])
 
     def start(self) -> Tangents:
@@ -82,7 +83,7 @@ class TangentForm:
         """The best of the iterates of an ascent."""
         now, best = start, None
         first, second = ([torch.zeros_like(part) for part in start.parts()] for _ in range(2))
-        steepest, flattest = self._slope_range()
+        steepest, flattest = self._slope_range() if ascent.iterations else (start.above, start.below)
         for step in range(ascent.iterations + 1):
             found, gradients = self._evaluate(now, last=step == ascent.iterations)
             best = found if best is None else _better(best, found)
@@ -96,7 +97,7 @@ class TangentForm:
                 second[k] = b2 * second[k] + (1.0 - b2) * gradient * gradient
                 size = (second[k] / (1.0 - b2 ** (step + 1))).sqrt() + 1e-12
                 direction = first[k] / (1.0 - b1 ** (step + 1)) / size
-                span = steepest - flattest if k < 2 else found.lam.abs()
+                span = steepest - flattest if k < 2 else found.lam.abs().amax(1, keepdim=True)
                 moved.append(value + rate * span * direction)
             below, above = (m.clamp(flattest, steepest) for m in moved[:2])
             now = Tangents(below, above, moved[2])
@@ -138,6 +139,20 @@ class TangentForm:
         )
         return found, tuple(g.nan_to_num(0.0, 0.0, 0.0) for g in gradients)
 
+    def affine(self, now: Tangents) -> tuple[Tensor, Tensor]:
+        """x̂ and the columns that rows multiply at the origin, then at each unit vector, with the lines that each row
+        chooses. # (rows, inputs + 1, neurons), (rows, inputs + 1, columns)"""
+        found, _ = self._evaluate(now, last=True)
+        positive = found.lam > 0
+        slope = torch.where(positive, now.above, now.below)
+        offset = torch.where(positive, self._touched(now.above).ceiling, self._touched(now.below).floor)
+        count, inputs, layers = len(slope), self.form.inputs, self.form.layers
+        x = torch.cat([torch.zeros(1, inputs, dtype=torch.float64), torch.eye(inputs, dtype=torch.float64)])
+        slope, offset = (t.repeat_interleave(inputs + 1, 0) for t in (slope, offset))
+        values = self.form.forward(x.repeat(count, 1), lambda k, v: v * slope[:, layers[k]] + offset[:, layers[k]])
+        xhat, columns = (value.unflatten(0, (count, inputs + 1)) for value in values)
+        return xhat, columns
+
     def _pushed(self, push: Tensor, edge: Tensor) -> Rows:
         """The rows with Σ σ·e added to their constants, and its rounding to their errors."""
         rows, terms = self.rows, push * edge
@@ -149,9 +164,13 @@ class TangentForm:
         return Rows(rows.coefficients, rows.constant + gain, rows.error + error * SLACK + UNDERFLOW, meaning)
 
     def _touched(self, slope: Tensor) -> Touched:
+        known = next((touched for given, touched in self._known if given is slope), None)
+        if known is not None:
+            return known
         parts = [f.touching(slope[:, at], self.lower[:, at], self.upper[:, at]) for f, at in self._layers()]
         floor, ceiling, lowest, highest = (self._joined([part[i] for part in parts]) for i in range(4))
-        return Touched(floor, ceiling, lowest, highest)
+        self._known = [*self._known[-1:], (slope, Touched(floor, ceiling, lowest, highest))]
+        return self._known[-1][1]
 
     def _slope_range(self) -> tuple[Tensor, Tensor]:
         """The steepest and the flattest that lines may be, about."""

@@ -18,8 +18,9 @@ of an operation, ρ = Σ_i |g_i|, and one rounding more for weights that the gen
     fl(A c + b)  is off by at most  γ_n |A| |c| + u₆₄ |A c + b|,
     fl(A g_i)    for all i together by at most  γ_{n+1} |A| ρ,     since |ε_i| ≤ 1,
 
-(Higham 2002, section 3.1); hence e' = |A| (e + γ_n |c| + γ_{n+1} ρ) + …, one product with |A| in float64. An activation's λ is
-a number of the generators' type, μ is computed for that very λ, and fl(λ g_i), fl(μ) are off by λ γ₁ ρ + γ₁ μ.
+(Higham 2002, section 3.1); hence e' = |A| (e + γ_n |c| + γ_{n+1} ρ) + …, one product with |A| in float64. The λ of an
+activation is a number of the generators' type, μ is computed for that very λ, and fl(λ g_i), fl(μ) are off by
+|λ| γ₁ ρ + γ₁ μ.
 
 **Underflow.** In float32, each product and each sum may lose 2⁻¹²⁶, as may each weight.
 

@@ -6,7 +6,7 @@ from surebound.errors import UnsupportedOpError
 from surebound.load.algebra import Value
 from surebound.load.onnx_call import Call, Handler
 from surebound.network.activation import Activation
-from surebound.network.activations import ERF, GELU, GELU_TANH, SIGMOID, SIGN, SOFTPLUS, TANH, elu
+from surebound.network.activations import ERF, GELU, GELU_TANH, SIGMOID, SIGN, SOFTPLUS, TANH
 
 
 def _row(function: Activation) -> Handler:

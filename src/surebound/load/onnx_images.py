@@ -15,15 +15,15 @@ def _conv_transpose(call: Call) -> Value:
     kernel = tuple(weight.shape[2:])
     mode = call.attributes.get("auto_pad", b"NOTSET").decode()
     if mode not in ("NOTSET", "VALID") or call.attributes.get("output_shape"):
-        raise UnsupportedOpError("a transposed convolution with output_shape or auto_pad is not supported; expected pads")
+        raise UnsupportedOpError(
+            "a transposed convolution with output_shape or auto_pad is not supported; expected pads"
+        )
     w = window(call, kernel)
     if w.kernel != kernel:
         raise NetworkError(f"kernel_shape is {list(w.kernel)}; expected {list(kernel)}, as the weights")
     extra = tuple(call.attributes.get("output_padding") or (0,) * len(kernel))
     groups = int(call.attributes.get("group", 1))
-    return call.algebra.conv_transpose(
-        call.x, weight, call.optional(2), w.stride, w.pads, w.dilation, groups, extra
-    )
+    return call.algebra.conv_transpose(call.x, weight, call.optional(2), w.stride, w.pads, w.dilation, groups, extra)
 
 
 def _resize(call: Call) -> Value:
@@ -32,7 +32,9 @@ def _resize(call: Call) -> Value:
         return _upsample(call)
     a, rank = call.attributes, len(call.x.shape)
     if a.get("antialias", 0) or a.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
-        raise UnsupportedOpError("a resize with antialias or a policy for its aspect is not supported; expected neither")
+        raise UnsupportedOpError(
+            "a resize with antialias or a policy for its aspect is not supported; expected neither"
+        )
     axes = [int(axis) % rank for axis in a.get("axes") or range(rank)]
     sizes, scales = call.optional(3), call.optional(2)
     given = sizes if sizes is not None and sizes.size else scales

@@ -76,6 +76,7 @@ class Activation:
     high: float = inf  # and one that none is above
     scale: float = 1.0  # see the module's docstring
     cuts: tuple[float, ...] = ()  # where to split first: kinks and jumps
+    jumps: bool = False  # whether it does, so that smaller boxes alone do not make its lines closer
 
     def value(self, x: Tensor) -> Tensor:
         """f(x), in the precision of x."""
@@ -101,15 +102,15 @@ class Activation:
         """The same, and where either is about reached."""
         lib = library(lower)
         finite = lib.isfinite(lower) & lib.isfinite(upper)
-        l, u = lib.where(finite, lower, 0.0), lib.where(finite, upper, 0.0)
-        least, greatest, lowest, highest = zeros(l, *l.shape) + inf, zeros(l, *l.shape) - inf, l, u
+        low, high = lib.where(finite, lower, 0.0), lib.where(finite, upper, 0.0)
+        least, greatest, lowest, highest = zeros(low, *low.shape) + inf, zeros(low, *low.shape) - inf, low, high
         for piece in self.pieces:
-            small, large, at, top = _piece_extremes(piece, a, l, u)
-            meets = (l <= piece.stop) & (u >= piece.start)
+            small, large, at, top = _piece_extremes(piece, a, low, high)
+            meets = (low <= piece.stop) & (high >= piece.start)
             lower_still, higher_still = meets & (small < least), meets & (large > greatest)
             least, lowest = lib.where(lower_still, small, least), lib.where(lower_still, at, lowest)
             greatest, highest = lib.where(higher_still, large, greatest), lib.where(higher_still, top, highest)
-        guard = _GUARD * self.scale * (1.0 + abs(a)) * (1.0 + lib.maximum(abs(l), abs(u)))
+        guard = _GUARD * self.scale * (1.0 + abs(a)) * (1.0 + lib.maximum(abs(low), abs(high)))
         flat = a == 0
         least = lib.where(finite, least - guard, -inf)
         greatest = lib.where(finite, greatest + guard, inf)
@@ -129,11 +130,11 @@ class Activation:
         those that leave the least area, which touch the convex and the concave envelope in the middle."""
         lib = library(lower)
         finite = lib.isfinite(lower) & lib.isfinite(upper)
-        l, u = lib.where(finite, lower, 0.0), lib.where(finite, upper, 0.0)
+        low, high = lib.where(finite, lower, 0.0), lib.where(finite, upper, 0.0)
         if kind == "interval":
-            below = above = zeros(l, *l.shape)
+            below = above = zeros(low, *low.shape)
         else:
-            below, above = (self.chord(l, u),) * 2 if kind == "fastlin" else self._envelopes(l, u)
+            below, above = (self.chord(low, high),) * 2 if kind == "fastlin" else self._envelopes(low, high)
         floor, top = self.extremes(below, lower, upper)
         ceiling = top if below is above else self.extremes(above, lower, upper)[1]
         return Line(below=below, floor=floor, above=above, ceiling=ceiling)

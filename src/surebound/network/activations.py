@@ -188,6 +188,7 @@ SIGN = Activation(
     low=-1.0,
     high=1.0,
     cuts=(-SIGN_GAP, SIGN_GAP),
+    jumps=True,
 )
 RELU = Activation(
     name="relu",

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from surebound.errors import NetworkError, quoted
 from surebound.limits import COLUMNS, STEPS, Tally, check_elements, check_work
-from surebound.network.conv import Conv, windows
 from surebound.network.activation import Activation
+from surebound.network.conv import Conv, windows
 from surebound.network.graph import Input, Network, Neurons, Node, Pointwise, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
 from surebound.network.op import Affine, Shape, held
@@ -88,7 +88,9 @@ class Builder:
             shape = list(op.shape)
             raise NetworkError(f"{quoted(name or self.name)} has the shape {shape}; expected at least one element")
         if len(self._nodes) >= STEPS:
-            raise NetworkError(f"this takes more than {STEPS:,} affine operations and activations; expected at most that")
+            raise NetworkError(
+                f"this takes more than {STEPS:,} affine operations and activations; expected at most that"
+            )
         check_elements(op.shape)
         self.tally.add(0 if isinstance(op, Neurons) else sum(size(tuple(value.shape)) for value in held(op).values()))
         self._nodes.append(Node(op, inputs, name or self.name))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -41,6 +42,28 @@ def test_hostile_files_are_refused(tmp_path: Path) -> None:
     assert "at most" in reasons["an absurd shape"]
     assert "longer or shorter" in reasons["a bomb of zeros"]
     assert "two members of one name" in reasons["two members of one name"]
+    assert "at most" in reasons["a negative shape"]
+    assert all("is packed in a way" in reasons[name] for name in ("bzip2", "lzma"))
+
+
+@pytest.mark.parametrize(("key", "value"), [("version", 2), ("version", None), ("format", "another")])
+def test_another_version_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    false, _ = false_problem(1)
+    proof = start(false)
+    proof.about[key] = value
+    with pytest.raises(CheckError, match="of version 1"):
+        Opened(proof.save(tmp_path / "p.npz"))
+
+
+def test_no_more_is_unpacked_than_an_array_takes(tmp_path: Path) -> None:
+    """64 MiB of zeros behind an array of a few numbers."""
+    false, _ = false_problem(0)
+    target = Target(false, tmp_path, Counter())
+    path = next(path for name, path in hostile(false, tmp_path) if name == "a bomb of zeros")
+    tracemalloc.start()
+    assert "longer or shorter" in target.offer(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
 
 
 def test_hostile_files_take_little_memory(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import pytest
 from graphs import Graph, rational
 
 from surebound.check.arithmetic import Arithmetic
-from surebound.check.bounds import Enclosure, Way
+from surebound.check.bounds import Enclosure, Way, relax
 from surebound.check.network import Network, read_network
 from surebound.check.ops import Conv, Linear, Mix, Op
+from surebound.check.steps import bound, numbers
+from surebound.check.vnnlib import read_property
 
 FLOAT, EXACT = Arithmetic(), Arithmetic(exact=True)
 CROWN = Way("crown")
@@ -149,3 +151,68 @@ def test_computed_weights_carry_their_roundings() -> None:
     graph = Graph((1, 2, 4, 4))
     graph.add("BatchNormalization", "x", *(np.full(2, v) for v in (1.0, 2.0, 3.0, 4.0)))
     assert [op.back for op in read_network(graph.bytes(), 32, FLOAT).ops[1:]] == [0, 5]
+
+
+def test_error_bounds_that_underflow_meet_large_coefficients() -> None:
+    """An input of 2⁻¹⁰⁷⁴ that 2000 coefficients of about 10²⁴⁰ are added up for, all but one too small to be seen.
+
+    γ · 2⁻¹⁰⁷⁴ is 0 in float64, and the large coefficient cancels with the input's own.
+    """
+    n, least, large = 2000, 5e-324, 1e240
+    graph = Graph((1, 1), dtype=np.float64)
+    graph.add("Add", "x", np.zeros((1, n)))
+    start = np.full((1, n), -0.9 * 2.0**-53 * large)
+    start[0, 0] = large
+    found = []
+    for enclosure, network in both(graph, least, least):
+        ar = enclosure.arithmetic
+        held = {network.output: ar.array(start), 0: ar.array([[-large]])}
+        found.append(enclosure.backward(held, ar.zeros(1), ar.zeros(1), CROWN)[0])
+    assert found[1] < -1e-100
+    assert Fraction(found[0]) <= found[1]
+
+
+def test_intercepts_of_denormal_intervals_have_room() -> None:
+    """s x̂ + t is not below max(x̂, 0) where s low and (1 − s) high underflow."""
+    ends = [5e-324, 1e-323, 3e-323, 1e-310, 2.5e-308]
+    low, high = (np.array([[sign * end for end in row]]) for sign, row in ((-1, np.repeat(ends, 5)), (1, 5 * ends)))
+    for kind in ("flat", "crown"):
+        _, slope, intercept = relax(FLOAT, low, high, kind)
+        for s, t, u, v in zip(*(map(Fraction, part[0]) for part in (slope, intercept, low, high)), strict=True):
+            assert t >= max(-s * u, (1 - s) * v)
+
+
+@pytest.mark.parametrize("end", [5e-324, 1e-200, 1e-12])
+def test_neurons_that_are_open_by_little_are_open(end: float) -> None:
+    for low, high in ((-end, 1.0), (-1.0, end)):
+        _, slope, intercept = relax(FLOAT, np.array([[low]]), np.array([[high]]), "crown")
+        assert all(slope * x + intercept >= max(x, 0.0) for x in (low, high))
+
+
+def test_rows_on_an_output_that_is_the_input() -> None:
+    """y − 2 x + 1.5 with y = x over [0, 1] is at least 0.5."""
+    head = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 0))(assert (<= X_0 1))"
+    problem = read_property((head + "(assert (<= (+ Y_0 (* -2 X_0) 1.5) 0))").encode())
+    graph = Graph((1, 1))
+    graph.add("Identity", "x")
+    for enclosure, network in both(graph, 0.0, 1.0):
+        ar = enclosure.arithmetic
+        assert network.output == 0
+        value = bound(enclosure, numbers(problem, problem.regions[0], ar), ar.array([[1.0]]), CROWN)
+        assert float(value[0]) == pytest.approx(0.5, abs=1e-14)
+
+
+def test_magnitudes_of_rows_are_those_of_their_box() -> None:
+    """Rows ± 0.1 y that cancel but for their roundings, which are those of a large y: over the second box only."""
+    head = "(declare-const X_0 Real)(declare-const Y_0 Real)(assert (>= X_0 0))(assert (<= X_0 1))"
+    rows = "".join(f"(assert (<= (* {sign}0.1 Y_0) 0))" for sign in ("", "-") * 50)
+    problem = read_property((head + rows).encode())
+    graph = Graph((1, 1))
+    graph.add("Mul", "x", np.float32(1))
+    network = read_network(graph.bytes(), 1, FLOAT)
+    enclosure = Enclosure(network, np.array([[0.0], [1e6]]), np.array([[0.0], [1e6]]))
+    enclosure.extend(0)
+    given = numbers(problem, problem.regions[0], FLOAT)
+    small, large = bound(enclosure, given, np.ones((2, 100)), Way("crown", which=np.array([0, 1])))
+    assert -1e-100 < small < 0
+    assert large < -100 * 1e6 * 2.0**-53

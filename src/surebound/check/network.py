@@ -242,7 +242,8 @@ class _Reader:
         gamma, beta, mean, variance = (self.real(i).reshape(-1, *(1,) * (len(x.shape) - 2)) for i in (1, 2, 3, 4))
         spread = variance + np.float64(a.get("epsilon", np.float32(1e-5)))
         weight = gamma / np.sqrt(spread)
-        fits = (spread > 0).all() and (abs(weight) <= LIMIT).all() and {*map(len, (gamma, beta, mean))} == {x.shape[1]}
+        fits = {*map(len, (gamma, beta, mean, variance))} == {x.shape[1]}
+        fits = fits and (spread > 0).all() and (abs(weight) <= LIMIT).all()
         plain = not a.get("training_mode") and a.get("spatial", 1)
         expect(fits and plain, "a batch norm in training mode, of a variance below 0, or of constants that do not fit")
         return self.mix(self.mix(x, bias=-mean), weights=[weight], bias=beta, roundings=4)

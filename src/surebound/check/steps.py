@@ -90,8 +90,8 @@ class Steps:
             if box not in known:  # what was known of another box is forgotten
                 known = {box: Enclosure(self.network, lower, upper)}
             (self.layer if kind == "layer" else self.region)(known[box])
-        self.at, full = -1, [(box[0] <= box[1]).all() for box in boxes]
-        left = [r for r, region in enumerate(self.property.regions) if full[region.box] and r not in self.proved]
+        self.at = -1
+        left = [r for r, region in enumerate(self.property.regions) if not region.empty and r not in self.proved]
         expect(not left, f"nothing is proved of {len(left)} regions, the first of them region {min(left, default=0)}")
 
     def number(self, name: str, below: int, default: int | None = None) -> int:

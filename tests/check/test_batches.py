@@ -24,9 +24,7 @@ def rectifier(*constants: float) -> Problem:
 
 
 @pytest.mark.parametrize("memory", [100, 2**27])
-def test_leaves_take_their_own_slopes_and_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int
-) -> None:
+def test_leaves_take_their_own_slopes_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
     """The second leaf's are a slope of 1 and the second row: 2.5 − 2. The first one's would give more."""
     monkeypatch.setattr(steps, "MEMORY", memory)  # 100: one leaf a batch
     of = rectifier(5.0, 2.5)

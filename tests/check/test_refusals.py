@@ -105,8 +105,16 @@ def test_divisors_below_the_limit_are_refused() -> None:
 def test_kernels_that_do_not_fit_are_refused(weight: Any, bias: Any, groups: int) -> None:
     graph = Graph((1, 2, 5, 6))
     graph.add("Conv", "x", np.ones(weight), *([] if bias is None else [np.ones(bias)]), group=groups)
-    with pytest.raises(CheckError, match="does not fit|do not fit"):
+    with pytest.raises(CheckError, match=r"does not fit|do not fit"):
         read_network(graph.bytes(), 60, Arithmetic())
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MaxPool", "AveragePool"])
+def test_windows_over_several_images_are_refused(kind: str) -> None:
+    graph = Graph((2, 1, 4, 4))
+    graph.add(kind, "x", *([np.ones((1, 1, 2, 2))] * (kind == "Conv")), kernel_shape=[2, 2])
+    with pytest.raises(CheckError, match="expected windows"):
+        read_network(graph.bytes(), 32, Arithmetic())
 
 
 def norm(lengths: Any = (2, 2, 2, 2), variance: float = 0.5, scale: float = 1.0, **attributes: Any) -> Graph:

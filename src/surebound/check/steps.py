@@ -96,8 +96,7 @@ class Steps:
 
     def number(self, name: str, below: int, default: int | None = None) -> int:
         value: Any = self.step.get(name, default)
-        fits = type(value) is int and 0 <= value < below
-        expect(fits, f"its {name} is {str(value)[:40]}; expected a number from 0 to {below - 1}")
+        expect(type(value) is int and 0 <= value < below, f"its {name} is {str(value)[:40]}; expected 0 to {below - 1}")
         return int(value)
 
     def has(self, name: str) -> bool:
@@ -141,11 +140,10 @@ class Steps:
         forest = self.forest(1, self.network.neurons, cuts)
         for leaves, _, path, way, pi in self.batches(forest, len(region.rows), cuts):
             value = self.rebound(forest, path, rows, pi) if cuts else bound(enclosure, rows, pi, way)
-            least = int(np.argmin(value))
-            found = f"leaf {leaves[least]} has the bound {float(value[least]):.6g}"
-            expect(value[least] > 0, f"{found}; expected more than 0")
-            if value[least] < self.slack:
-                self.slack, self.tightest = value[least], number
+            lowest = value[least := int(np.argmin(value))]
+            expect(lowest > 0, f"leaf {leaves[least]} has the bound {float(lowest):.6g}; expected more than 0")
+            if lowest < self.slack:
+                self.slack, self.tightest = lowest, number
         self.proved.add(number)
 
     def rebound(self, forest: Forest, path: list[Array], rows: Array, pi: Array) -> Array:

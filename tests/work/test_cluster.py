@@ -26,7 +26,13 @@ from surebound.work.cluster import Cluster, ClusterPool
 pytestmark = pytest.mark.slow
 QUIET = {"RAY_AUTH_MODE": "disabled", **cluster.QUIET}  # else Ray writes a token into the home folder
 IMAGES = ["--dataset", "digits", "--eps", "1/30"]
-SOON = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+CONFIG = {  # of Ray: a node that was killed is soon missed, and workers keep up with whatever else runs here
+    "health_check_initial_delay_ms": 500,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 3,
+    "worker_niceness": 0,
+}
+SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 
 def _need_ray() -> None:
@@ -36,16 +42,20 @@ def _need_ray() -> None:
 
 
 class Nodes:
-    """A cluster: a head with one processor, and two nodes of as many that may be killed."""
+    """A cluster: a head with one processor, and two nodes of as many that may be killed; others may join."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as Ray
 
-        small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
         self._cluster = Ray()
-        self._cluster.add_node(**small, include_dashboard=False, _system_config=SOON)
-        self._nodes = [self._cluster.add_node(**small) for _ in range(2)]
+        self._cluster.add_node(**SMALL, include_dashboard=False, _system_config=CONFIG)
+        self._nodes = [self._cluster.add_node(**SMALL) for _ in range(2)]
         self.address = str(self._cluster.address)
+
+    def join(self) -> str:
+        """One more node; Ray's name for it."""
+        self._nodes.append(self._cluster.add_node(**SMALL))
+        return str(self._nodes[-1].node_id)
 
     def kill_one(self) -> None:
         """All processes of a node at once, as a power cut would."""
@@ -121,6 +131,20 @@ def test_a_task_stops_when_asked_to(pool: ClusterPool[Any, Any], tmp_path: Path)
         if event is None and (tmp_path / "begun").exists():
             desk.stop(long)
     assert isinstance(event, Done) and event.result == "stopped"
+
+
+def test_a_node_that_joins_gets_work(nodes: Nodes, pool: ClusterPool[Any, Any]) -> None:
+    desk: Desk[Any, Any] = Desk(pool)
+    for _ in range(6):
+        desk.add(("where", 0.1))
+    joined, give_up = "", time.monotonic() + 120
+    for event in desk.events():
+        assert isinstance(event, Done) and time.monotonic() < give_up
+        joined = joined or nodes.join()
+        if event.result == joined:
+            break
+        desk.add(("where", 0.1))
+    assert pool.slots == 5
 
 
 @pytest.mark.usefixtures("pool")  # which has joined the cluster, so that doing so again takes no time

@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -210,6 +212,48 @@ def test_mistakes_are_one_sentence(
     assert main(["certify", "run", *IMAGES, "--store", "s.sqlite", *options]) == 2
     out, err = capsys.readouterr()
     assert out == "" and complaint in err and err.count("\n") == 1 and not (folder / "s.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["verify", "run/model.onnx", "property.vnnlib"],  # before the property is read
+        ["attack", "run", *IMAGES],
+        ["reproduce", "table1", "--scale", "smoke", "--out", "out"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_says_so_before_it_begins(
+    command: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _need_ray()
+    (folder / "property.vnnlib").write_text("(not read)")
+    monkeypatch.chdir(folder)
+    assert main([*command, "--cluster", "127.0.0.1:9"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "there is no cluster at '127.0.0.1:9'" in err and err.count("\n") == 1
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 404 Not Found\r\n\r\n", b"SSH", None], ids=["web", "closes", "silent"])
+def test_another_service_at_the_address(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    _need_ray()
+    monkeypatch.setattr(cluster, "_PATIENCE", 0.5)
+
+    def serve() -> None:
+        talk, _ = listening.accept()
+        with talk:
+            talk.recv(64)
+            if answer is None:
+                talk.recv(64)  # until the other side gives up
+            else:
+                talk.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"there is no cluster at '{address}'"):
+            Cluster(address).open(Arithmetic(0))
 
 
 def _start(folder: Path, *more: str) -> subprocess.Popen[str]:

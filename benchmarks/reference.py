@@ -103,7 +103,9 @@ def _report(cases: list[Case], runs: dict[str, list[tuple[Record, float]]], wher
     means = "; ".join(f"{TOOLS[t]} {geometric_mean(r):.2f} ({len(r)} instances)" for t, r in ratios.items() if r)
     intro = (__doc__ or "").split("\n\n")[2].replace("\n", " ")
     text = f"# Beside other verifiers\n\n{where}\n\n{intro}\n\n{markdown_table(header, rows)}\n"
-    return f"{text}Geometric means of their time over ours, where they answered: {means}.\n\n```\n{command_text()}\n```\n"
+    return (
+        f"{text}Geometric means of their time over ours, where they answered: {means}.\n\n```\n{command_text()}\n```\n"
+    )
 
 
 def _arguments() -> argparse.Namespace:

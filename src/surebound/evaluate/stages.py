@@ -138,7 +138,7 @@ class Certifier:
         network = self.model.network
         scores = self.model.replay(np.stack([sample.x for sample in samples]))
         images = [self._image(s, k) for s, k in zip(samples, scores.argmax(1).tolist(), strict=True)]
-        right = (margins(scores, np.array([sample.label for sample in samples])) > 0).all(1)
+        right = [bool((m > 0).all()) for m in margins(scores, np.array([s.label for s in samples]))]
         attack = _Attack(self.model, self.eps, self.settings)
         standard = _Standard({sample.image for sample, kept in zip(samples, right, strict=True) if not kept})
         ibp, crown = (Rows(name, network, elements=self.room.elements) for name in ("ibp", "crown"))

@@ -74,7 +74,7 @@ def _layer(function: Activation | None, lower: Tensor, upper: Tensor, slopes: Ki
 def relax(lower: Tensor, upper: Tensor, slopes: Kind = "crown") -> Relaxation:
     """The relaxation of ReLUs for bounds l̂, û.
 
-    `slopes` starts α at CROWN's (0 or 1, whichever has the smaller area) or at FastLin's (ā: parallel to the upper line).
+    `slopes` starts α at CROWN's (0 or 1, whichever has the smaller area) or FastLin's (parallel to the upper line).
     With ``interval``, both lines are flat: 0 ≤ x ≤ û.
 
     The upper line is sound in floating point: whatever ā was rounded to, b̄ ≥ max(−ā l̂, (1 − ā) û).

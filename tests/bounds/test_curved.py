@@ -163,3 +163,26 @@ def test_relus_beside_others(rng: np.random.Generator) -> None:
 def test_programs_refuse(method: str, rng: np.random.Generator) -> None:
     with pytest.raises(UsageError, match="piecewise-linear"):
         BOUNDS[method](network(rng, ROWS["tanh"]), *_boxes(rng, 1, 2))
+
+
+@pytest.mark.parametrize(("name", "least"), [("silu", -0.27846454), ("gelu", -0.16997121), ("gelu-tanh", -0.17004075)])
+def test_an_interval_sees_a_valley(name: str, least: float) -> None:
+    """Neither end of it is the least value."""
+    builder = Builder((1,))
+    net = builder.build(builder.apply(0, ROWS[name]))
+    enclosure = enclose(net, *(torch.tensor([[end]], dtype=torch.float64) for end in (-5.0, 0.5)))
+    assert least - 1e-3 < float(enclosure.lower[-1]) <= least
+    assert float(enclosure.upper[-1]) == pytest.approx(float(ROWS[name].value(torch.tensor(0.5).double())), abs=1e-6)
+
+
+@pytest.mark.parametrize(("push", "bound"), [(0.5, 1.0), (0.0, 1.0), (1.0, 1.0), (-0.5, 0.5), (2.0, 0.0)])
+def test_a_multiplier_is_for_the_end_that_its_sign_names(push: float, bound: float) -> None:
+    """min x − σ (x − e) over x in [1, 2], with e = 1 for σ ≥ 0 and e = 2 elsewhere; the ReLU is the identity there."""
+    builder = Builder((1,))
+    net = builder.build(builder.linear(builder.relu(0), np.ones((1, 1))))
+    enclosure = enclose(net, *(torch.tensor([[end]], dtype=torch.float64) for end in (1.0, 2.0)))
+    form = GraphForm.at(enclosure, net.output)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    tangents = TangentForm(form, form.rows(one))
+    found = tangents.bounds(Tangents(one, one, push * one), Ascent(iterations=0)).bound
+    assert bound - 1e-9 < float(found) <= bound

@@ -73,7 +73,9 @@ def test_pieces_cover_everything_and_curve_as_they_say(name: str, rng: np.random
 def test_lines_hold(name: str, kind: Lines, rng: np.random.Generator) -> None:
     """At both ends, between them, and at kinks and inflection points, in 60 digits."""
     row = ROWS[name]
-    lower, upper = intervals(rng, 150)
+    turns = torch.tensor([piece.start for piece in row.pieces[1:]], dtype=torch.float64)
+    drawn = intervals(rng, 150)
+    lower, upper = torch.cat([drawn[0], turns, turns - 1, turns]), torch.cat([drawn[1], turns, turns, turns + 1])
     lines = row.lines(lower, upper, kind)
     parts = (lower, upper, lines.below, lines.floor, lines.above, lines.ceiling)
     for low, high, a, b, c, d in zip(*(t.tolist() for t in parts), strict=True):

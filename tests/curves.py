@@ -68,6 +68,8 @@ EXACT: dict[str, Callable[[Number], Number]] = {
     "gelu": lambda x: x * CONTEXT.erfc(-x / CONTEXT.sqrt(2)) / 2,
     "gelu-tanh": _gelu_tanh(CONTEXT.sqrt(2 / CONTEXT.pi), CONTEXT.mpf("0.044715")),
     "gelu-tanh-32": _gelu_tanh(CONTEXT.mpf(float(_K)), CONTEXT.mpf(float(_C))),
+    "square": lambda x: x * x,
+    "cube": lambda x: x**3,
     "sign": CONTEXT.sign,
 }
 SLOPES: dict[str, Callable[[Number], Number]] = {
@@ -76,6 +78,8 @@ SLOPES: dict[str, Callable[[Number], Number]] = {
     "tanh": lambda x: CONTEXT.sech(x) ** 2,
     "erf": lambda x: 2 / CONTEXT.sqrt(CONTEXT.pi) * CONTEXT.exp(-x * x),
     "softplus": EXACT["sigmoid"],
+    "square": lambda x: 2 * x,
+    "cube": lambda x: 3 * x * x,
     "sign": lambda x: CONTEXT.mpf(0),
 }
 """Derivatives in closed form; those of the others are taken numerically, from 60 digits."""

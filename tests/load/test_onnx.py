@@ -189,6 +189,9 @@ CASES: list[tuple[tuple[int, ...], str, tuple[int, ...], list[Any], dict[str, An
     ((13, 18, 21), "Celu", (1, 9), [X], {"alpha": 0.6}),
     (ALL[1:], "Erf", (1, 9), [X], {}),
     (ALL[1:], "Sign", (1, 9), [X], {}),
+    (ALL, "Mul", (1, 4), [X, X], {}),
+    (ALL, "Pow", (1, 4), [X, np.float32(2)], {}),
+    (ALL, "Pow", (1, 4), [X, np.float32([3])], {}),
     ((20, 21), "Gelu", (1, 9), [X], {}),
     ((20, 21), "Gelu", (1, 9), [X], {"approximate": "tanh"}),
     (ALL, "ConvTranspose", _IMAGE, [X, _f(2, 3, 3, 2), _f(3)], {}),
@@ -289,6 +292,21 @@ def _product(path: Path, nodes: list[tuple[str, list[str], str]], constants: dic
             "gelu",
         ),
         (
+            [
+                ("Mul", [X, X], "q"),
+                ("Mul", [X, "q"], "u"),
+                ("Mul", ["u", "c"], "v"),
+                ("Add", [X, "v"], "w"),
+                ("Mul", ["w", "k"], "z"),
+                ("Tanh", ["z"], "t"),
+                ("Add", ["t", "one"], "a"),
+                ("Mul", [X, "a"], "m"),
+                ("Mul", ["m", "h"], "y"),
+            ],
+            {"c": 0.044715, "k": 0.7978845608, "one": 1.0, "h": 0.5},
+            "gelu-tanh",
+        ),
+        (
             [("Mul", [X, "h"], "d"), ("Tanh", ["d"], "t"), ("Add", ["t", "one"], "a"), ("Mul", ["d", "a"], "y")],
             {"one": 1.0, "h": 0.5},
             "silu",
@@ -308,7 +326,7 @@ def test_products_that_are_activations(
 @pytest.mark.parametrize(
     "nodes",
     [
-        [("Mul", [X, X], "y")],
+        [("Add", [X, "c"], "a"), ("Mul", [X, "a"], "y")],
         [("Sigmoid", [X], "s"), ("Tanh", [X], "t"), ("Mul", ["s", "t"], "y")],
         [("Add", [X, "c"], "a"), ("Sigmoid", ["a"], "s"), ("Mul", [X, "s"], "y")],
         [("Erf", [X], "e"), ("Add", ["e", "c"], "a"), ("Mul", [X, "a"], "y")],
@@ -546,7 +564,7 @@ def test_unsupported_operations_are_named(tmp_path: Path, op: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "complaint"),
     [
-        ([helper.make_node("Mul", [X, X], ["y"])], "constant factor"),
+        ([helper.make_node("Add", [X, "one"], ["a"]), helper.make_node("Mul", [X, "a"], ["y"])], "constant factor"),
         ([helper.make_node("Div", ["one", X], ["y"])], "divisor"),
         ([helper.make_node("Div", [X, "zero"], ["y"])], "zero"),
         ([helper.make_node("MatMul", [X, X], ["y"])], "constant matrix"),

@@ -116,6 +116,7 @@ FUNCTION_CASES: dict[str, tuple[Callable[[Tensor], Any], tuple[int, ...]]] = {
     "curves": (lambda x: torch.sigmoid(x) + x.tanh() - F.silu(x) + F.gelu(x) + F.elu(x) + torch.erf(x), (5,)),
     "more curves": (lambda x: F.softplus(x) - F.gelu(x, approximate="tanh") + F.selu(x) + F.celu(x, 2.0), (5,)),
     "swish": (lambda x: x * torch.sigmoid(x) + x * torch.sigmoid(1.7 * x), (5,)),
+    "powers": (lambda x: x * x - x**2 + x.pow(3) * 0.5 + torch.pow(x, 2), (5,)),
     "sign": (lambda x: torch.sign(x) + x.sign(), (5,)),
     "where": (lambda x: torch.where(_C > 0, x, 2 * x) + torch.where(_C > 0, _C, x), (5,)),
     "interpolate": (
@@ -251,7 +252,7 @@ class Reads(nn.Module):
         (nn.Sequential(nn.AvgPool2d(1, divisor_override=3)), "divisor"),
         (Function(torch.sin), "sin"),
         (Function(lambda x: x.exp()), "exp"),
-        (Function(lambda x: x * x), "constant factor"),
+        (Function(lambda x: x * (x + 1)), "constant factor"),
         (Function(lambda x: 1 / x), "divisor"),
         (Function(lambda x: torch.max(x, 1)[0]), "amax"),
         (Function(lambda x: F.pad(x, (1, 1), "circular")), "circular"),

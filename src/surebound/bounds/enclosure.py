@@ -35,7 +35,7 @@ class Enclosure:
     def __init__(self, network: Network, lower: Tensor, upper: Tensor) -> None:
         """`network` in float64; lower, upper: (boxes, *input_shape) float64."""
         self.network = network
-        tame = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_propagate`
+        tame = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_append`
         where = library(lower).where
         self.lower: list[Tensor] = [where(tame, lower, -inf)]
         self.upper: list[Tensor] = [where(tame, upper, inf)]
@@ -90,8 +90,7 @@ class Enclosure:
             return
         if isinstance(op, Pointwise):
             lower, upper = op.function.interval(self.lower[node.inputs[0]], self.upper[node.inputs[0]])
-            self.lower.append(lower)
-            self.upper.append(upper)
+            self._append(lower, upper)
             return
         assert not isinstance(op, Input)
         known = {j: self._centre(j) for j in set(node.inputs)}
@@ -112,14 +111,18 @@ class Enclosure:
             radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * abs(centre) + underflow
         self.errors[i] = self.errors[i] * SLACK + TINY
         wide = ~(radius <= 0)
-        # Where numbers grow out of hand nothing is known: infinite bounds make every dual bound that needs them −∞.
         where = library(centre).where
         lower, upper = where(wide, _down(centre - radius), centre), where(wide, _up(centre + radius), centre)
-        tame = (lower > -HUGE) & (upper < HUGE)
-        self.lower.append(where(tame, lower, -inf))
-        self.upper.append(where(tame, upper, inf))
+        self._append(lower, upper)
         if (audit := auditor()) is not None:
             audit.interval(self, i)
+
+    def _append(self, lower: Tensor, upper: Tensor) -> None:
+        """A node's interval. Where numbers grow out of hand nothing is known: infinite bounds make every dual bound
+        that needs them −∞."""
+        tame, where = (lower > -HUGE) & (upper < HUGE), library(lower).where
+        self.lower.append(where(tame, lower, -inf))
+        self.upper.append(where(tame, upper, inf))
 
     def _centre(self, j: int) -> tuple[Tensor, Tensor, Tensor]:
         lower, upper = self.lower[j], self.upper[j]

@@ -1,8 +1,10 @@
-"""Products x · g(x) that are activations: SiLU and GELU, as files write them that have no operation for those.
+"""Products x · g(x) that are activations: powers, and SiLU and GELU in files that have no operation for those.
 
 With the constants of the file, whatever they are rounded to, the identities are
 
-    x σ(r x) = silu(r x) / r,     x (1 + tanh(r x)) = silu(2 r x) / r,     x (1 + erf(r x)) = √2 gelu(√2 r x) / r.
+    x σ(r x) = silu(r x) / r,     x (1 + tanh(r x)) = silu(2 r x) / r,     x (1 + erf(r x)) = √2 gelu(√2 r x) / r,
+
+and x (1 + tanh(k (x + c x³))) is twice the GELU by tanh with these k and c.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surebound.errors import UnsupportedOpError
-from surebound.network.activations import ERF, GELU, SIGMOID, SILU, TANH
+from surebound.network.activations import CUBE, ERF, GELU, SIGMOID, SILU, SQUARE, TANH, gelu_tanh
 from surebound.network.build import Builder
 from surebound.network.graph import Pointwise
-from surebound.network.linear import Scale, Shift
+from surebound.network.linear import Scale, Shift, Sum
 
 if TYPE_CHECKING:
     from surebound.load.algebra import Algebra, Data
@@ -41,15 +43,26 @@ def gated(algebra: Algebra, a: Data, b: Data) -> Data:
             node = _gate(algebra.builder, x.node, gate.node)
             if node is not None:
                 return type(a)(node, a.shape)
-    raise UnsupportedOpError("both factors depend on the network's input; expected a constant factor, or SiLU or GELU")
+    raise UnsupportedOpError(
+        "both factors depend on the network's input; expected a constant factor, or x · x, x · x², SiLU or GELU"
+    )
 
 
 def _gate(builder: Builder, x: int, gate: int) -> int | None:
     factor, outer = _peeled(builder, x), _peeled(builder, gate)
+    if x == gate:
+        return builder.apply(x, SQUARE)
     op = builder.node(outer.node).op
+    if isinstance(op, Pointwise) and op.function is SQUARE and builder.node(gate).inputs == (x,):
+        return builder.apply(x, CUBE)
     if not isinstance(op, Pointwise) or factor.shift:
         return None
     inner = _peeled(builder, builder.node(outer.node).inputs[0])
+    if op.function is TANH and outer.shift == outer.scale and not inner.shift:
+        cubic = _cubic(builder, inner.node, factor.node)
+        if cubic is not None:
+            curve = builder.apply(factor.node, gelu_tanh(inner.scale, cubic))
+            return _scaled(builder, curve, 2.0 * factor.scale * outer.scale)
     if inner.node != factor.node or inner.shift or not inner.scale:
         return None
     times = factor.scale * outer.scale / inner.scale
@@ -62,6 +75,17 @@ def _gate(builder: Builder, x: int, gate: int) -> int | None:
         curve = builder.apply(_scaled(builder, inner.node, sqrt(2.0) * inner.scale), GELU)
         return _scaled(builder, curve, sqrt(2.0) * times)
     return None
+
+
+def _cubic(builder: Builder, node: int, x: int) -> float | None:
+    """The c of x + c x³, if that is what a node is."""
+    op, inputs = builder.node(node).op, builder.node(node).inputs
+    if not isinstance(op, Sum) or sorted(op.signs.tolist()) != [1.0, 1.0] or x not in inputs:
+        return None
+    other = _peeled(builder, inputs[1] if inputs[0] == x else inputs[0])
+    power = builder.node(other.node)
+    cube = isinstance(power.op, Pointwise) and power.op.function is CUBE and power.inputs == (x,)
+    return other.scale if cube and not other.shift else None
 
 
 def _scaled(builder: Builder, x: int, factor: float) -> int:

@@ -6,7 +6,7 @@ from surebound.errors import UnsupportedOpError
 from surebound.load.algebra import Value
 from surebound.load.onnx_call import Call, Handler
 from surebound.network.activation import Activation
-from surebound.network.activations import ERF, GELU, GELU_TANH, SIGMOID, SIGN, SOFTPLUS, TANH
+from surebound.network.activations import CUBE, ERF, GELU, GELU_TANH, SIGMOID, SIGN, SOFTPLUS, SQUARE, TANH
 
 
 def _row(function: Activation) -> Handler:
@@ -37,6 +37,15 @@ def _gelu(call: Call) -> Value:
     return call.algebra.apply(call.x, GELU if kind == "none" else GELU_TANH)
 
 
+def _pow(call: Call) -> Value:
+    power = call.constant(1).reshape(-1)
+    known = {1.0: None, 2.0: SQUARE, 3.0: CUBE}
+    if power.size != 1 or float(power[0]) not in known:
+        raise UnsupportedOpError("a power other than 1, 2 or 3 is not supported")
+    function = known[float(power[0])]
+    return call.x if function is None else call.algebra.apply(call.x, function)
+
+
 def _hard_sigmoid(call: Call) -> Value:
     algebra, slope = call.algebra, _attribute(call, "alpha", 0.2)
     line = algebra.shift(algebra.scale(call.x, np.asarray(slope)), np.asarray(_attribute(call, "beta", 0.5)))
@@ -49,6 +58,7 @@ ACTIVATION_HANDLERS: dict[str, Handler] = {
     "Erf": _row(ERF),
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
+    "Pow": _pow,
     "Selu": _selu,
     "Sigmoid": _row(SIGMOID),
     "Sign": _row(SIGN),

@@ -17,7 +17,7 @@ from surebound.errors import UnsupportedOpError
 from surebound.load.algebra import Algebra, Array, Data, Value
 from surebound.load.resize import Axis
 from surebound.network.activation import Activation
-from surebound.network.activations import ERF, GELU, GELU_TANH, SIGMOID, SIGN, SILU, SOFTPLUS, TANH
+from surebound.network.activations import CUBE, ERF, GELU, GELU_TANH, SIGMOID, SIGN, SILU, SOFTPLUS, SQUARE, TANH
 from surebound.network.build import Pads
 from surebound.network.op import Shape
 
@@ -157,6 +157,12 @@ def softplus(a: Algebra, input: Data, beta: float = 1.0, threshold: float = 20.0
         )
     inner = a.scale(input, np.asarray(factor))
     return a.scale(a.apply(inner, SOFTPLUS), np.asarray(1.0 / factor), exact=factor == 1.0)
+
+
+def _pow(a: Algebra, input: Data, exponent: Any) -> Data:
+    if exponent not in (1, 2, 3):
+        raise UnsupportedOpError("a power other than 1, 2 or 3 is not supported")
+    return input if exponent == 1 else a.apply(input, SQUARE if exponent == 2 else CUBE)
 
 
 def _maximum(a: Algebra, input: Any, other: Any) -> Data:
@@ -432,6 +438,7 @@ FUNCTIONS: Values = {
     "multiply": _mul,
     "neg": _neg,
     "pad": pad,
+    "pow": _pow,
     "prelu": prelu,
     "relu": relu,
     "relu6": relu6,

@@ -13,9 +13,10 @@ chosen by what they leave, without proof.
 **Rounding.** Values are computed in float64 from exp, expm1, log1p, tanh and erf. Of those it is assumed that they are
 off by at most 2⁻⁴⁶ relative to the result (they are off by 2⁻⁵¹; tests compare them with arbitrary precision). Hence
 
-    |fl(f(x)) − f(x)| ≤ ERROR · scale · (1 + |x|),      |fl(f'(x)) − f'(x)| ≤ ERROR · scale,      ERROR = 2⁻⁴²
+    |fl(f(x)) − f(x)| ≤ ERROR · scale · (1 + |x|)ᵈ,      |fl(f'(x)) − f'(x)| ≤ ERROR · scale · (1 + |x|)ᵈ⁻¹
 
-for every row of the table (`surebound.network.activations`); `scale` is 1 but for functions with large parameters.
+with ERROR = 2⁻⁴² for every row of the table (`surebound.network.activations`); `scale` is 1 but for functions with
+large parameters, and the `degree` d is 1 but for powers, for which 1 + X below is to be read as (1 + X)ᵈ.
 With X = max(|l|, |u|), what is computed of g(t), g'(t) and their products with q − p ≤ 2 X is then off by at most
 3 · ERROR · scale · (1 + X) and some 40 roundings of (1 + |a|)(1 + X): four times ERROR covers both, and that the ends
 of pieces are float64 where the inflection points are not, which moves g' by less than 10⁻²⁵.
@@ -74,7 +75,8 @@ class Activation:
     pieces: tuple[Piece, ...]
     low: float = -inf  # a number that no value is below,
     high: float = inf  # and one that none is above
-    scale: float = 1.0  # see the module's docstring
+    scale: float = 1.0  # see the module's docstring,
+    degree: int = 1  # as for this
     cuts: tuple[float, ...] = ()  # where to split first: kinks and jumps
     jumps: bool = False  # whether it does, so that smaller boxes alone do not make its lines closer
 
@@ -120,7 +122,8 @@ class Activation:
             small, where = _piece_extreme(piece, a, low, high, sign)
             lower_still = meets & ~(small >= bound)  # also one that is NaN, which then bounds nothing
             bound, at = lib.where(lower_still, small, bound), lib.where(lower_still, where, at)
-        guard = _GUARD * self.scale * (1.0 + abs(a)) * (1.0 + lib.maximum(abs(low), abs(high)))
+        reach = 1.0 + lib.maximum(abs(low), abs(high))
+        guard = _GUARD * self.scale * (1.0 + abs(a)) * reach**self.degree
         bound = lib.where(finite, bound - guard, -inf)
         return lib.where(a == 0, lib.clip(bound, self.low if sign > 0 else -self.high, inf), bound), at
 

@@ -175,6 +175,39 @@ def gelu_tanh(k: float = sqrt(2.0 / pi), c: float = 0.044715) -> Activation:
 GELU_TANH = gelu_tanh()
 
 
+# ---- powers
+
+
+def _square(x: Tensor) -> Tensor:
+    return x * x
+
+
+def _square_slope(x: Tensor) -> Tensor:
+    return 2.0 * x
+
+
+def _cube(x: Tensor) -> Tensor:
+    return x * x * x
+
+
+def _cube_slope(x: Tensor) -> Tensor:
+    return 3.0 * x * x
+
+
+SQUARE = Activation(
+    name="square", pieces=(Piece(curvature=1, value=_square, slope=_square_slope),), low=0.0, scale=2.0, degree=2
+)
+CUBE = Activation(
+    name="cube",
+    pieces=(
+        Piece(stop=0.0, curvature=-1, value=_cube, slope=_cube_slope),
+        Piece(start=0.0, curvature=1, value=_cube, slope=_cube_slope),
+    ),
+    scale=3.0,
+    degree=3,
+)
+
+
 # ---- jumps and kinks
 
 SIGN_GAP = 2.0**-40
@@ -202,6 +235,6 @@ RELU = Activation(
 )
 
 ACTIVATIONS: dict[str, Activation] = {
-    row.name: row for row in (RELU, SIGMOID, TANH, ERF, SOFTPLUS, ELU, SILU, GELU, GELU_TANH, SIGN)
+    row.name: row for row in (RELU, SIGMOID, TANH, ERF, SOFTPLUS, ELU, SILU, GELU, GELU_TANH, SQUARE, CUBE, SIGN)
 }
 """By name. ReLUs are relaxed by rules of their own (`surebound.bounds.relaxation`) where a network has no others."""

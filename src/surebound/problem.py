@@ -12,18 +12,19 @@ constants of the property may differ from the stored ones (by at most one relati
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surebound.errors import PropertyError, UsageError
+from surebound.verdict import Counterexample as Counterexample
+from surebound.verdict import Status as Status
+from surebound.verdict import Verdict as Verdict
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
-Status = Literal["unsat", "sat", "unknown", "timeout"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,36 +242,3 @@ def round_up(value: Fraction) -> float:
     """The smallest float64 not below value."""
     nearest = float(value)
     return nearest if Fraction(nearest) >= value else float(np.nextafter(nearest, np.inf))
-
-
-@dataclass(frozen=True, eq=False)
-class Counterexample:
-    """An input in the box and the network's replayed outputs there.
-
-    Every element of x is a float32, except where the box holds none: those are the float64 in the box, replayed as the
-    nearest float32 and confirmed in exact arithmetic besides.
-    """
-
-    x: Vector  # (inputs,)
-    y: NDArray[np.floating[Any]]  # (outputs,) float32, or float64 from a network written in float64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """How a verification ended.
-
-    `unsat`: proved, with rounding accounted for. `sat`: `counterexample` was replayed and violates the property.
-    `timeout`: the time ran out. `unknown`: it ended otherwise, and `reason` says how.
-    """
-
-    status: Status
-    counterexample: Counterexample | None = None
-    seconds: float = 0.0
-    seconds_by_phase: dict[str, float] = field(default_factory=dict)
-    subproblems: int = 0
-    lower_bound: float | None = None
-    branching: str | None = None
-    seed: int = 0
-    reason: str = ""
-    proof: Any = field(default=None, repr=False)  # a `surebound.proof.write.Proof` of `unsat`, if one was asked for
-    searched_by: str = ""  # workers or threads, where there was a choice

@@ -132,7 +132,7 @@ class _Batch:
     def __init__(self, model: Model, x: Rows, y: Indices, eps: Fraction) -> None:
         self._model, self._x, self._y = model, x, y
         self._boxes = [Box(lower, upper) for lower, upper in zip(*pixel_box(x, eps), strict=True)]
-        self.correct = (_margins(model.replay(x), y) > 0).all(1)
+        self.correct = (margins(model.replay(x), y) > 0).all(1)
         self.found = np.zeros(len(x), dtype=bool)
         self.points = np.full_like(x, np.nan)
 
@@ -162,7 +162,7 @@ class _Batch:
             if not len(images):
                 return
             logits = self._model.replay(points)
-            least = _margins(logits, self._y[images]).min(1)
+            least = margins(logits, self._y[images]).min(1)
             usable = np.isfinite(logits).all(1)  # an overflow is no counterexample
             stands = usable & (least <= 0)
             self.found[images[stands]] = True
@@ -205,7 +205,7 @@ def _inward(value: Fraction, sign: int) -> np.float32:
     return np.nextafter(nearest, np.float32(sign * np.inf)) if outside else nearest
 
 
-def _margins(logits: NDArray[np.floating[Any]], y: Indices) -> NDArray[np.float64]:
+def margins(logits: NDArray[np.floating[Any]], y: Indices) -> NDArray[np.float64]:
     """f_label − f_j for the other classes j, with the right sign. # (n, classes), (n,) -> (n, classes − 1)"""
     precise, rows = logits.astype(np.float64), np.arange(len(y))
     with np.errstate(invalid="ignore"):

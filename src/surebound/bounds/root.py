@@ -169,14 +169,24 @@ def interval_is_exact(network: Network, node: int) -> bool:
     return True
 
 
-def settle_layers(enclosure: Enclosure, check: Check, witness: Witness = NOBODY, *, most: int = PASS_PRODUCTS) -> None:
+def settle_layers(
+    enclosure: Enclosure,
+    check: Check,
+    witness: Witness = NOBODY,
+    *,
+    known: Enclosure | None = None,
+    only: Tensor | None = None,
+    most: int = PASS_PRODUCTS,
+) -> None:
     """Bound every layer over one box, tightening the enclosure in place: FastLin for neurons whose sign intervals leave
     open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`).
 
+    `known` is an enclosure of the same box, whose bounds are built upon. `only` says which neurons are to be bounded,
+    of all layers one after the other; the others keep their intervals. # (neurons,) bool
     `most` is how many multiply-adds a pass may have, here and below.
     """
     if not float32_is_kept():
-        if witness is NOBODY:
+        if witness is NOBODY and only is None:
             tighten_layers(enclosure, LayerBounding(ascent=None), check, most=most)
         enclosure.extend(len(enclosure.network.nodes) - 1)
         return
@@ -184,18 +194,21 @@ def settle_layers(enclosure: Enclosure, check: Check, witness: Witness = NOBODY,
     centred = Centred(enclosure, check)
     widest = max(size(node.shape) for node in network.nodes)
     in_memory = max(16, min(PASS_ROWS, CHUNK_ELEMENTS // widest))
-    for k in range(len(network.layers)):
+    for k, where in enumerate(consecutive(network.widths)):
         check()
         node, shape = network.before(k), network.nodes[network.before(k)].shape
         together = max(1, min(in_memory, most // max(products(network, node), 1)))
         enclosure.extend(node)
+        if known is not None:
+            enclosure.tighten(node, known.lower[node], known.upper[node])
         centred.extend(node)
         if interval_is_exact(network, node):
             continue
         low, high = (t[0].clone() for t in enclosure.layer(k))
+        asked = torch.ones_like(low, dtype=torch.bool) if only is None else only[where]
         for lines in ("fastlin", "crown") if k else ("fastlin",):
             bounds = centred.parallel if lines == "fastlin" else centred.crossing
-            open_ = torch.nonzero((low < 0) & (high > 0)).flatten()
+            open_ = torch.nonzero((low < 0) & (high > 0) & asked).flatten()
             for index in open_.split(together):
                 lower, upper = witness.fixed(k, index, bounds(node, index), (low[index], high[index]), lines)
                 low[index] = torch.maximum(low[index], lower)

@@ -120,8 +120,8 @@ class Enclosure:
                 continue
             lam = held.pop(i) if i in held else ar.zeros((len(constant), net.sizes[i]))
             if layer >= 0:
-                lines = [line[way.which] for line in relax(ar, *self.layers[layer], way.lines, alpha)]
-                mu, paid = _through(lam, *lines, sign, beta)
+                lower, slope, b = (line[way.which] for line in relax(ar, *self.layers[layer], way.lines, alpha))
+                mu, paid = _through(lam, lower, slope, b, sign, beta)
                 constant, error, pulled = constant - paid, error + gamma * paid, [mu]
             else:
                 constant, error = constant + lam @ op.bias, error + dot(abs(lam), self.error[i])

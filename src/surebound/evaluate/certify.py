@@ -61,6 +61,7 @@ def certify(
         samples=task.samples,
         proofs=task.folder,
         remote=engine.remote,
+        room=task.room,
     )
     with engine.open(setup) as pool, Store(store) as results, _cleared(task.folder):
         certifying = Certifying(task, model, results, resume=resume)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from surebound.errors import StoreError, UsageError
+from surebound.evaluate.room import images_together
 from surebound.evaluate.stages import Certifier, Open
 from surebound.evaluate.store import Accuracies, Row, Run, Store
 from surebound.evaluate.task import Task
@@ -30,6 +31,7 @@ class CertifyProgress:
     accuracies: Accuracies  # of the images that are done
     seconds: float
     remaining: float | None  # seconds, estimated; None before anything like it is done
+    memory: int  # bytes that each process is expected to take at most, about
 
     @property
     def share(self) -> float:
@@ -58,6 +60,7 @@ class Certifying:
         done = results.outcomes(self.number)
         self._task, self._results, self._folder = task, results, folder
         self._certifier = Certifier(model, task.eps, task.settings)
+        self._network, self._memory = model.network, task.room.expected(model.network)
         self._again = {i for i, outcome in done.items() if folder and outcome == "verified" and not folder.has(i)}
         self._outcomes = Counter(done[i] for i in task.images if i in done and i not in self._again)
         self._missing = [i for i in task.images if i not in done or i in self._again]
@@ -68,7 +71,9 @@ class Certifying:
     def begin(self, slots: int) -> list[Work]:
         """What there is to do at first, for so many workers."""
         left = self._missing
-        size = max(1, min(BATCH, -(-len(left) // slots)))
+        settings, even = self._task.settings, -(-len(left) // slots)
+        passes = settings.steps * settings.restarts * settings.targets
+        size = max(1, min(images_together(self._network, passes, BATCH), even))
         return self._counted([Screen(tuple(left[i : i + size])) for i in range(0, len(left), size)])
 
     def done(self, work: Work, result: Result, seconds: float) -> list[Work]:
@@ -109,6 +114,7 @@ class Certifying:
             accuracies=Accuracies.of(self._outcomes),
             seconds=time.monotonic() - self._begin,
             remaining=self._remaining(slots),
+            memory=self._memory,
         )
 
     def rows(self) -> tuple[Row, ...]:

@@ -218,7 +218,7 @@ class Builder:
 
     def pick(self, x: int, index: NDArray[np.int64]) -> int:
         """y[i] = x[index[i]] on flattened tensors, and 0 where index[i] is −1."""
-        chosen: Numbers = np.array(index, dtype=np.int64)
+        chosen: Numbers = np.asarray(index, dtype=np.int64)
         node = self._nodes[x]
         count = size(self.shape(x))
         if chosen.size and not -1 <= int(chosen.min()) <= int(chosen.max()) < count:
@@ -228,7 +228,10 @@ class Builder:
         if isinstance(node.op, Reshape):
             return self.pick(node.inputs[0], chosen)
         if isinstance(node.op, Pick):
-            through = np.where(chosen < 0, -1, node.op.index.reshape(-1)[np.maximum(chosen, 0)])
+            through: Numbers = np.asarray(node.op.index).reshape(-1)[
+                chosen
+            ]  # the last one for −1, which is put right in place
+            through[chosen < 0] = -1
             return self.pick(node.inputs[0], through)
         return self.add(Pick(chosen, self.shape(x)), x)
 

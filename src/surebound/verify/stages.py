@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.pgd import PGD
@@ -17,13 +16,13 @@ from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import fold_network, settle_layers
 from surebound.bounds.rounding import HUGE
-from surebound.bounds.witness import NOBODY, on_grid
+from surebound.bounds.witness import NOBODY
 from surebound.memory import available
 from surebound.problem import Region
 from surebound.verify.cascade import Question, Settled, Stage
 from surebound.verify.engine import Engine
 from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs, cheapest, forwards
-from surebound.verify.record import Recording
+from surebound.verify.roots import is_large, root_bounds, seconds_backwards, settle_where_it_matters
 from surebound.verify.rows import Rows
 from surebound.verify.search import Outcome, search_inputs, search_neurons
 from surebound.verify.spaces.layers import refine
@@ -90,7 +89,8 @@ class Provable:
 class Layers:
     """Bounds every layer, as tightly as it takes.
 
-    A first pass has fixed slopes; only what that leaves open is folded and α-CROWNed.
+    A first pass has fixed slopes; only what that leaves open is folded and α-CROWNed. In large networks, the layers are
+    bounded only where it matters, at first, and left at that where there is no time for more.
     """
 
     engine: Engine
@@ -119,14 +119,20 @@ class Layers:
     def _bound(self, question: Question) -> None:
         engine, strategy, check = self.engine, self.engine.options.strategy, self.engine.clock.check
         network, box = engine.network, question.open[0].box
-        first, witness = engine.enclosure(box), question.record or NOBODY
-        settle_layers(first, check, witness)
+        first, witness, known = engine.enclosure(box), question.record or NOBODY, None
+        if question.record is None and is_large(engine, intervals := engine.enclosure(box)):
+            known, question.subject = settle_where_it_matters(engine, question, intervals)
+            proved = question.proved(self.name) is not None
+            if proved or seconds_backwards(known) > strategy.matter_time * engine.clock.remaining:
+                return
+        settle_layers(first, check, witness, known=known)
         form: Form = GraphForm.at(first, network.output)
         subject = Subject(network, form, specify(form, question.open), check)
         stays = question.learn(root_bounds(engine, subject, question.recording))
         if not bool(stays.any()):
             return
-        limit = min(strategy.folded_limit, available() // 48)  # a sixth of the memory, in float64
+        memory = engine.options.memory or available() // 6
+        limit = min(strategy.folded_limit, memory // 8)  # numbers in float64
         second = engine.enclosure(box)
         folded = fold_network(second, strategy.layers, check, known=first, limit=limit, witness=witness)
         if folded is None:
@@ -134,16 +140,6 @@ class Layers:
         else:
             form = cheapest(folded, second)
             question.subject = Subject(network, form, specify(form, question.open), check)
-
-
-def root_bounds(engine: Engine, subject: Subject, recording: Recording | None = None) -> Tensor:
-    """A sound bound of each region, without splits. # (regions,) float64"""
-    nodes, duals = subject.roots()
-    found = subject.bound(nodes, duals, engine.options.strategy.root).duals
-    if recording is None:
-        return subject.sound_bounds(nodes, found)
-    found = replace(found, alpha=on_grid(found.alpha))
-    return recording.roots(subject, found, subject.sound_bounds(nodes, found))
 
 
 @dataclass(frozen=True)

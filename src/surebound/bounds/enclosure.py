@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from surebound.bounds.audit import auditor
 from surebound.bounds.rounding import HUGE, SLACK, TINY, Counts, U, gamma
 from surebound.network.arrays import flat, library, positive, retyped, zeros
-from surebound.network.graph import Input, Network, Relu
+from surebound.network.graph import Input, Network, Pointwise, Relu
 from surebound.network.linear import size
 from surebound.network.op import Affine, absolute
 
@@ -87,6 +87,11 @@ class Enclosure:
         if isinstance(op, Relu):
             self.lower.append(positive(self.lower[node.inputs[0]]))
             self.upper.append(positive(self.upper[node.inputs[0]]))
+            return
+        if isinstance(op, Pointwise):
+            lower, upper = op.function.interval(self.lower[node.inputs[0]], self.upper[node.inputs[0]])
+            self.lower.append(lower)
+            self.upper.append(upper)
             return
         assert not isinstance(op, Input)
         known = {j: self._centre(j) for j in set(node.inputs)}

@@ -194,7 +194,9 @@ class Form(Protocol):
         ...
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
-        """The rounding of the final minimum over the box and of Σ[λ̄]₊b̄ ≥ 0. # (rows, inputs), (rows,) -> (rows,)"""
+        """The rounding of the final minimum over the box and of Σ[λ̄]₊b̄ + [λ̄]₋b̲, given Σ[λ̄]₊|b̄| + [−λ̄]₊|b̲|.
+
+        # (rows, inputs), (rows,) -> (rows,)"""
         ...
 
     def to(self, dtype: torch.dtype) -> Form:

@@ -5,6 +5,7 @@ on them, and only the rest is carried over to tensors (`Network.tensors`), which
 same in both libraries; those that are not are here. The type checker is told `Tensor` throughout.
 """
 
+import math
 import sys
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
 
 
 class Lazy:
@@ -41,12 +45,16 @@ class Library(Protocol):
     def bincount(self, x: "Tensor") -> "Tensor": ...
     def broadcast_to(self, x: "Tensor", shape: tuple[int, ...]) -> "Tensor": ...
     def clip(self, x: "Tensor", low: float, high: float) -> "Tensor": ...
+    def exp(self, x: "Tensor") -> "Tensor": ...
+    def expm1(self, x: "Tensor") -> "Tensor": ...
     def eye(self, n: int, *, dtype: "torch.dtype") -> "Tensor": ...
     def isfinite(self, x: "Tensor") -> "Tensor": ...
+    def log1p(self, x: "Tensor") -> "Tensor": ...
     def maximum(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
     def minimum(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
     def nan_to_num(self, x: "Tensor", *, nan: float, posinf: float, neginf: float) -> "Tensor": ...
     def nextafter(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
+    def tanh(self, x: "Tensor") -> "Tensor": ...
     def where(self, condition: "Tensor", a: "Tensor | float", b: "Tensor | float") -> "Tensor": ...
 
 
@@ -87,6 +95,13 @@ def concat(xs: "list[Tensor] | tuple[Tensor, ...]", axis: int) -> "Tensor":
 def positive(x: "Tensor") -> "Tensor":
     """max(x, 0)."""
     return np.maximum(x, 0.0) if isinstance(x, np.ndarray) else x.clamp_min(0.0)
+
+
+def erf(x: "Tensor") -> "Tensor":
+    """The error function, which NumPy does not have."""
+    if isinstance(x, np.ndarray):
+        return np.asarray(_erf(x)).astype(x.dtype)
+    return x.erf()
 
 
 def spread(x: "Tensor", shape: tuple[int, ...]) -> "Tensor":

@@ -18,14 +18,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.root import settle_layers
 from surebound.network.activation import Activation
 from surebound.network.activations import ACTIVATIONS, elu, gelu_tanh
 from surebound.network.build import Builder
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Verdict
+from surebound.verify.clock import Clock
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
+from surebound.verify.queue import Queue
+from surebound.verify.spaces.inputs import InputSpace
+from surebound.verify.spaces.points import PointSpace
+from surebound.verify.strategy import default
+from surebound.verify.tree import Tree
 
 Number = Any  # mpmath's
 CONTEXT = mp.mp.clone()
@@ -136,16 +144,39 @@ class Case:
             low, high = np.maximum(best - reach, box.lower), np.minimum(best + reach, box.upper)
         return Case(net, box, least)
 
-    def ask(self, margin: float, **options: Any) -> Verdict:
-        """Whether some value is at most the least one plus a margin, without any attack: bounds alone must answer."""
-        region = Region(
+    def region(self, margin: float) -> Region:
+        """Values of at most the least one plus a margin."""
+        return Region(
             box=self.box,
             on_output=np.array([[1.0]]),
             constant=np.array([-(self.least + margin)]),
             strict=np.array([False]),
         )
+
+    def ask(self, margin: float, **options: Any) -> Verdict:
+        """Whether there are such values, without any attack: bounds alone must answer."""
         model = Model(self.network, self._nothing, "test")
-        return verify(model, Property((region,), 2, 1), Options(quick_attack=None, **options))
+        return verify(model, Property((self.region(margin),), 2, 1), Options(quick_attack=None, **options))
+
+    def proves(self, margin: float, branching: str, subproblems: int) -> bool:
+        """Whether a search proves that there are none, by inputs or by neurons, with so many subproblems or a few more.
+
+        Layers are bounded by CROWN first.
+        """
+        regions, strategy, clock = [self.region(margin)], default(), Clock(None)
+        space: InputSpace | PointSpace
+        if branching == "input":
+            space = InputSpace(self.network, regions, strategy, clock)
+        else:
+            ends = (torch.from_numpy(end)[None] for end in (self.box.lower, self.box.upper))
+            enclosure = Enclosure(self.network, *ends)
+            settle_layers(enclosure, clock.check)
+            space = PointSpace(enclosure, regions, strategy, clock)
+        queue = Queue(2**24)
+        tree = Tree(space, queue, clock, lambda points: None)
+        tree.grow(lambda tree: "enough" if tree.subproblems >= subproblems else None)
+        queue.close()
+        return tree.proved
 
     def _nothing(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """A runtime that confirms no counterexample, so that `unsat` is the only way to end early."""
@@ -164,7 +195,7 @@ def main() -> None:
             sizes = ((2, 4, 1), (2, 5, 5, 1), (2, 3, 3, 3, 1))[seed % 3]
             case = Case.drawn(rng, function, sizes, grid=257)
             branching = str(rng.choice(["input", "upb"]))
-            if case.ask(1e-3, timeout=2, branching=branching).status == "unsat":
+            if case.proves(1e-3, branching, 2000):
                 raise SystemExit(f"false: {name}, seed {seed}, {sizes}, {branching}")
             holds += 1
             proved += case.ask(-1e-3, timeout=2, branching=branching).status == "unsat"

@@ -18,6 +18,7 @@ All is float64 and every iterate a sound bound; the best is kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,6 +29,8 @@ from surebound.bounds.form import Form, Rows
 from surebound.bounds.rounding import SLACK, UNDERFLOW, gamma
 from surebound.network.activation import Activation
 from surebound.network.activations import RELU
+
+Extreme = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,16 +46,6 @@ class Tangents:
 
 
 @dataclass(frozen=True, eq=False)
-class Touched:
-    """Intercepts for given slopes, and where the lines touch. # (rows, neurons) float64 each"""
-
-    floor: Tensor
-    ceiling: Tensor
-    lowest: Tensor
-    highest: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class TangentBounds:
     """The best bound of each row, the variables it is reached with, and what it says about the network."""
 
@@ -60,7 +53,7 @@ class TangentBounds:
     tangents: Tangents
     lam: Tensor  # (rows, neurons)
     x: Tensor  # (rows, inputs)
-    gap: Tensor  # (rows, neurons) what each neuron's line costs at most: [λ̄]₊ (b̄ − min(f − ā x)) or its mirror image
+    gap: Tensor  # (rows, neurons) what each neuron's line costs at the ends or in the middle of its interval, at most
 
 
 class TangentForm:
@@ -70,7 +63,8 @@ class TangentForm:
         count = len(rows)
         self.form, self.rows = form, replace(rows, error=form.start_error(rows))
         self.lower, self.upper = (_per_row(end, count) for end in (form.lower, form.upper))
-        self._known: list[tuple[Tensor, Touched]] = []  # of the last two slopes
+        nothing = torch.zeros(0)
+        self._known = [(nothing, (nothing, nothing))] * 2  # the last slopes of either side, and what was found for them
         self.functions = tuple(function or RELU for function in form.enclosure.network.functions[: len(form.layers)])
 
     def start(self) -> Tangents:
@@ -105,39 +99,40 @@ class TangentForm:
         return best
 
     def _evaluate(self, now: Tangents, *, last: bool) -> tuple[TangentBounds, tuple[Tensor, ...] | None]:
-        below, above = self._touched(now.below), self._touched(now.above)
+        (floor, lowest), (ceiling, highest) = self._below(now.below), self._above(now.above)
         slopes = Slopes(
             now.above,
-            above.ceiling,
+            ceiling,
             torch.zeros_like(now.above, dtype=torch.bool),
             torch.ones_like(now.push),
             now.below,
-            below.floor,
+            floor,
         )
         edge = torch.where(now.push >= 0, self.lower, self.upper)
         edge = torch.where(now.push == 0, 0.0, edge)
-        rows = self._pushed(now.push, edge)
-        result = evaluate(self.form, rows, slopes, Duals(now.below, now.push, None))
+        result = evaluate(self.form, self._pushed(now.push, edge), slopes, Duals(now.below, now.push, None))
         lam = result.pulled.lam
-        positive = lam > 0
-        cost = torch.where(positive, above.ceiling - above.floor, below.ceiling - below.floor)
-        found = TangentBounds(result.bound, now, lam, result.x, (lam.abs() * cost).nan_to_num(0.0, 0.0, 0.0))
+        offset = torch.where(lam > 0, ceiling, floor)
+        slope = torch.where(lam > 0, now.above, now.below)
+        found = TangentBounds(result.bound, now, lam, result.x, lam.abs() * self._distance(slope, offset))
         if last:
             return found, None
-        offset = torch.where(positive, above.ceiling, below.floor)
         layers = self.form.layers
-
-        def activate(k: int, xhat: Tensor) -> Tensor:
-            return torch.addcmul(offset[:, layers[k]], result.chosen[k], xhat) if k in result.chosen else 0.0 * xhat
-
-        xhat, _ = self.form.forward(result.x, activate)
+        xhat, _ = self.form.forward(result.x, lambda k, v: v * slope[:, layers[k]] + offset[:, layers[k]])
         inside = torch.maximum(torch.minimum(xhat, self.upper), self.lower)
         gradients = (
-            -lam.clamp_max(0.0) * (xhat - below.lowest),
-            -lam.clamp_min(0.0) * (xhat - above.highest),
+            -lam.clamp_max(0.0) * (xhat - lowest),
+            -lam.clamp_min(0.0) * (xhat - highest),
             torch.where(now.push == 0, inside, edge) - xhat,
         )
         return found, tuple(g.nan_to_num(0.0, 0.0, 0.0) for g in gradients)
+
+    def _distance(self, slope: Tensor, offset: Tensor) -> Tensor:
+        """How far lines are from the activations at the ends or in the middle of the intervals, at most."""
+        middle = self.lower / 2 + self.upper / 2
+        points = torch.stack([self.lower, middle, self.upper])
+        values = torch.cat([points[:, :, :0], *(f.value(points[:, :, at]) for f, at in self._layers())], dim=2)
+        return (slope * points + offset - values).abs().amax(0).nan_to_num(0.0, 0.0, 0.0)
 
     def affine(self, now: Tangents) -> tuple[Tensor, Tensor]:
         """x̂ and the columns that rows multiply at the origin, then at each unit vector, with the lines that each row
@@ -145,7 +140,7 @@ class TangentForm:
         found, _ = self._evaluate(now, last=True)
         positive = found.lam > 0
         slope = torch.where(positive, now.above, now.below)
-        offset = torch.where(positive, self._touched(now.above).ceiling, self._touched(now.below).floor)
+        offset = torch.where(positive, self._above(now.above)[0], self._below(now.below)[0])
         count, inputs, layers = len(slope), self.form.inputs, self.form.layers
         x = torch.cat([torch.zeros(1, inputs, dtype=torch.float64), torch.eye(inputs, dtype=torch.float64)])
         slope, offset = (t.repeat_interleave(inputs + 1, 0) for t in (slope, offset))
@@ -163,14 +158,22 @@ class TangentForm:
             meaning = meaning.plus_products(push, edge)
         return Rows(rows.coefficients, rows.constant + gain, rows.error + error * SLACK + UNDERFLOW, meaning)
 
-    def _touched(self, slope: Tensor) -> Touched:
-        known = next((touched for given, touched in self._known if given is slope), None)
-        if known is not None:
-            return known
-        parts = [f.touching(slope[:, at], self.lower[:, at], self.upper[:, at]) for f, at in self._layers()]
-        floor, ceiling, lowest, highest = (self._joined([part[i] for part in parts]) for i in range(4))
-        self._known = [*self._known[-1:], (slope, Touched(floor, ceiling, lowest, highest))]
-        return self._known[-1][1]
+    def _below(self, slope: Tensor) -> tuple[Tensor, Tensor]:
+        """The intercepts of lower lines, and where they touch."""
+        return self._touching(slope, 0, [f.least for f in self.functions])
+
+    def _above(self, slope: Tensor) -> tuple[Tensor, Tensor]:
+        """The intercepts of upper lines, and where they touch."""
+        return self._touching(slope, 1, [f.greatest for f in self.functions])
+
+    def _touching(self, slope: Tensor, side: int, extremes: list[Extreme]) -> tuple[Tensor, Tensor]:
+        given, known = self._known[side]
+        if given is not slope:
+            layers = zip(extremes, self.form.layers, strict=True)
+            parts = [f(slope[:, at], self.lower[:, at], self.upper[:, at]) for f, at in layers]
+            known = self._joined([part[0] for part in parts]), self._joined([part[1] for part in parts])
+            self._known[side] = slope, known
+        return known
 
     def _slope_range(self) -> tuple[Tensor, Tensor]:
         """The steepest and the flattest that lines may be, about."""

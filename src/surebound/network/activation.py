@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from surebound.network.arrays import library, zeros
+from surebound.network.arrays import library, retyped, zeros
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,32 +94,35 @@ class Activation:
         assert out is not None
         return out
 
-    def extremes(self, a: Tensor, lower: Tensor, upper: Tensor) -> Ends:
-        """Bounds on f(x) − a x over [lower, upper]: no value is below the first or above the second. In float64."""
-        return self.touching(a, lower, upper)[:2]
+    def least(self, a: Tensor, lower: Tensor, upper: Tensor) -> Ends:
+        """A bound below f(x) − a x over [lower, upper], and where it is about reached. In float64."""
+        return self._extreme(a, lower, upper, 1)
 
-    def touching(self, a: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same, and where either is about reached."""
+    def greatest(self, a: Tensor, lower: Tensor, upper: Tensor) -> Ends:
+        """A bound above f(x) − a x over [lower, upper], and where it is about reached. In float64."""
+        bound, at = self._extreme(a, lower, upper, -1)
+        return -bound, at
+
+    def extremes(self, a: Tensor, lower: Tensor, upper: Tensor) -> Ends:
+        """Bounds below and above f(x) − a x over [lower, upper]."""
+        return self.least(a, lower, upper)[0], self.greatest(a, lower, upper)[0]
+
+    def _extreme(self, a: Tensor, lower: Tensor, upper: Tensor, sign: Literal[-1, 1]) -> Ends:
+        """A bound below sign · (f(x) − a x)."""
         lib = library(lower)
         finite = lib.isfinite(lower) & lib.isfinite(upper)
         low, high = lib.where(finite, lower, 0.0), lib.where(finite, upper, 0.0)
-        least, greatest, lowest, highest = zeros(low, *low.shape) + inf, zeros(low, *low.shape) - inf, low, high
+        bound, at = zeros(low, *low.shape) + inf, low
         for piece in self.pieces:
-            small, large, at, top = _piece_extremes(piece, a, low, high)
             meets = (low <= piece.stop) & (high >= piece.start)
-            lower_still, higher_still = meets & (small < least), meets & (large > greatest)
-            least, lowest = lib.where(lower_still, small, least), lib.where(lower_still, at, lowest)
-            greatest, highest = lib.where(higher_still, large, greatest), lib.where(higher_still, top, highest)
+            if not bool(meets.any()):
+                continue
+            small, where = _piece_extreme(piece, a, low, high, sign)
+            lower_still = meets & ~(small >= bound)  # also one that is NaN, which then bounds nothing
+            bound, at = lib.where(lower_still, small, bound), lib.where(lower_still, where, at)
         guard = _GUARD * self.scale * (1.0 + abs(a)) * (1.0 + lib.maximum(abs(low), abs(high)))
-        flat = a == 0
-        least = lib.where(finite, least - guard, -inf)
-        greatest = lib.where(finite, greatest + guard, inf)
-        return (
-            lib.where(flat, lib.clip(least, self.low, inf), least),
-            lib.where(flat, lib.clip(greatest, -inf, self.high), greatest),
-            lowest,
-            highest,
-        )
+        bound = lib.where(finite, bound - guard, -inf)
+        return lib.where(a == 0, lib.clip(bound, self.low if sign > 0 else -self.high, inf), bound), at
 
     def interval(self, lower: Tensor, upper: Tensor) -> Ends:
         """Bounds on f over [lower, upper]."""
@@ -135,8 +138,7 @@ class Activation:
             below = above = zeros(low, *low.shape)
         else:
             below, above = (self.chord(low, high),) * 2 if kind == "fastlin" else self._envelopes(low, high)
-        floor, top = self.extremes(below, lower, upper)
-        ceiling = top if below is above else self.extremes(above, lower, upper)[1]
+        floor, ceiling = self.least(below, lower, upper)[0], self.greatest(above, lower, upper)[0]
         return Line(below=below, floor=floor, above=above, ceiling=ceiling)
 
     def chord(self, lower: Tensor, upper: Tensor) -> Tensor:
@@ -149,49 +151,40 @@ class Activation:
 
     def _envelopes(self, lower: Tensor, upper: Tensor) -> Ends:
         """The slopes of the lower and the upper envelope of samples, in the middle."""
-        width, where = upper - lower, library(lower).where
-        wide = width > _NARROW
+        width, lib = upper - lower, library(lower)
+        wide, where = width > _NARROW, lib.where
         step = where(wide, width, 1.0) / _SAMPLES
-        values = [self.value(lower + (upper - lower) * (i / _SAMPLES)) for i in range(_SAMPLES + 1)]
+        shares = (lib.arange(_SAMPLES + 1) / _SAMPLES).reshape(-1, *(1 for _ in lower.shape))
+        values = self.value(lower + (upper - lower) * retyped(shares, lower.dtype))
         tangent = self.slope(lower / 2 + upper / 2)
         below = _supporting(values)
-        above = -_supporting([-v for v in values])
+        above = -_supporting(-values)
         return where(wide, below / step, tangent), where(wide, above / step, tangent)
 
 
-def _supporting(values: list[Tensor]) -> Tensor:
-    """The slope, per sample, of a line below all samples that is as high as can be in the middle."""
-    lib, middle = library(values[0]), len(values) // 2
-    height = values[middle]
+def _supporting(values: Tensor) -> Tensor:
+    """The slope, per sample, of a line below all samples that is as high as can be in the middle. # (samples, …)"""
+    lib, middle = library(values), len(values) // 2
+    height, right = values[middle], values[middle + 1 :]
+    steps = retyped(lib.arange(middle) + 1, values.dtype).reshape(-1, *(1 for _ in height.shape))
     for i in range(middle):
-        for j in range(middle + 1, len(values)):
-            share = (middle - i) / (j - i)
-            height = lib.minimum(height, values[i] * (1.0 - share) + values[j] * share)
-    left, right = (height - values[0]) / middle, (values[-1] - height) / middle
-    for k in range(1, middle):
-        left = lib.maximum(left, (height - values[k]) / (middle - k))
-        right = lib.minimum(right, (values[-1 - k] - height) / (middle - k))
-    return (left + right) / 2
+        share = (middle - i) / (steps + (middle - i))
+        height = lib.minimum(height, lib.amin(values[i] * (1.0 - share) + right * share, 0))
+    steepest = lib.amax((height - values[:middle]) / (middle + 1 - steps), 0)
+    return (steepest + lib.amin((right - height) / steps, 0)) / 2
 
 
-def _piece_extremes(piece: Piece, a: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The extremes of f(x) − a x over the part of [lower, upper] in a piece, without what rounding may do, and where
-    they are."""
+def _piece_extreme(piece: Piece, a: Tensor, lower: Tensor, upper: Tensor, sign: Literal[-1, 1]) -> Ends:
+    """The least sign · (f(x) − a x) over the part of [lower, upper] in a piece, without what rounding may do, and where
+    it is."""
     lib = library(lower)
     p, q = lib.clip(lower, piece.start, piece.stop), lib.clip(upper, piece.start, piece.stop)
-    ends = piece.value(p) - a * p, piece.value(q) - a * q
-    small, large = lib.minimum(*ends), lib.maximum(*ends)
-    first = ends[0] <= ends[1]
-    lowest, highest = lib.where(first, p, q), lib.where(first, q, p)
-    if piece.curvature:
-        t = _tangent_point(piece, a, p, q)
-        at, rise = piece.value(t) - a * t, piece.slope(t) - a
-        before, after = rise * (p - t), rise * (q - t)
-        if piece.curvature > 0:
-            small, lowest = at + lib.minimum(before, after), t
-        else:
-            large, highest = at + lib.maximum(before, after), t
-    return small, large, lowest, highest
+    if piece.curvature != sign:  # concave, or a line
+        first, last = sign * (piece.value(p) - a * p), sign * (piece.value(q) - a * q)
+        return lib.minimum(first, last), lib.where(first <= last, p, q)
+    t = _tangent_point(piece, a, p, q)
+    rise = sign * (piece.slope(t) - a)
+    return sign * (piece.value(t) - a * t) + lib.minimum(rise * (p - t), rise * (q - t)), t
 
 
 def _tangent_point(piece: Piece, a: Tensor, p: Tensor, q: Tensor) -> Tensor:

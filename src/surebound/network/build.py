@@ -263,7 +263,7 @@ class Builder:
 
     def pick(self, x: int, index: NDArray[np.int64]) -> int:
         """y[i] = x[index[i]] on flattened tensors, and 0 where index[i] is −1."""
-        chosen: Numbers = np.asarray(index, dtype=np.int64)
+        chosen: Numbers = np.ascontiguousarray(index, dtype=np.int64)
         node = self._nodes[x]
         count = size(self.shape(x))
         if chosen.size and not -1 <= int(chosen.min()) <= int(chosen.max()) < count:

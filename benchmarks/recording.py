@@ -24,7 +24,9 @@ ENGINES = {
 
 def setting(args: argparse.Namespace) -> str:
     """What the recorded times depend on."""
-    return f"{args.first} images, eps {args.eps}, timeout {args.timeout:g} s, search {args.search}"
+    return (
+        f"{args.model.name}, {args.first} images, eps {args.eps}, timeout {args.timeout:g} s, search {args.search}"
+    )
 
 
 def record(args: argparse.Namespace, log: Log) -> None:
@@ -126,7 +128,8 @@ class _Ray:
             from ray.cluster_utils import Cluster
         except ImportError as error:
             raise Unavailable("Ray is not installed: pip install 'surebound[ray]'") from error
-        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        equal = {"worker_niceness": 0}  # the priority that processes of --workers have
+        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": equal})
         self._cluster.add_node(num_cpus=1)
         return str(self._cluster.address)
 

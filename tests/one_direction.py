@@ -16,6 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 import torch
+from networks import over_arrays
 
 from surebound.bounds.audit import auditing
 from surebound.bounds.beta_crown import Duals, Splits
@@ -30,6 +31,8 @@ from surebound.network.linear import Linear, Scale, Shift, Sum
 from surebound.network.model import Model
 from surebound.network.shape import Concat, Pick, Reshape
 from surebound.problem import Box, Property, Region
+from surebound.verify.clock import Clock
+from surebound.verify.first import first_attempt
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
 from surebound.verify.subject import Subject, specify
@@ -250,6 +253,10 @@ def attempt(case: Case, seed: int) -> int:
             bound = subject.sound_bounds(*_drawn_nodes(subject, generator))
             if bool((bound[0] > 0).any()):
                 raise AssertionError("the property is claimed to hold, but an end of the box violates it")
+        arrays = over_arrays(network)
+        silent = Model(arrays, lambda x: np.full((len(x), network.outputs), np.nan), case.name)
+        if first_attempt(silent, Property((region,), network.inputs, network.outputs), Clock(None)) is not None:
+            raise AssertionError("the first attempt claims that the property holds")
     return audit.claims
 
 

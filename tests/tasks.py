@@ -46,6 +46,11 @@ class Arithmetic:
                     time.sleep(0.01)
                 Path(path).write_text("stopped")
                 return "stopped"
+            case "where", seconds:
+                import ray
+
+                time.sleep(seconds)
+                return ray.get_runtime_context().get_node_id()
             case "threads", _:
                 import torch
 

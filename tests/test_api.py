@@ -107,6 +107,7 @@ def test_the_public_names_are_these() -> None:
                 "workers": None,
                 "cluster": None,
                 "resources": None,
+                "memory": None,
                 "resume": False,
                 "proofs": None,
                 "check_proofs": False,

@@ -107,13 +107,15 @@ def calls(line: str) -> Iterator[list[str]]:
             call = call[1:]
         if call[:1] == ["surebound"]:
             yield call[1:]
-        elif "-m" in call and call[call.index("-m") + 1 :][:1] == ["surebound"]:
-            yield call[call.index("-m") + 2 :]
+        for before in ("-m", "--"):  # what runs it
+            if before in call and call[call.index(before) + 1 :][:1] == ["surebound"]:
+                yield call[call.index(before) + 2 :]
 
 
 def test_calls_are_found_in_lines_of_shell() -> None:
     line = "A=1 surebound demo --out d && torchrun --n 2 -m surebound train --out r > log  # surebound x"
     assert list(calls(line)) == [["demo", "--out", "d"], ["train", "--out", "r"]]
+    assert list(calls("ray symmetric-run --n 2 -- surebound demo")) == [["demo"]]
     assert list(calls("sqlite3 surebound.db 'SELECT 1; surebound verify'")) == []
 
 

@@ -240,6 +240,7 @@ def certify(
     resume: bool = False,
     proofs: str | Path | None = None,
     check_proofs: bool = False,
+    memory: int | None = None,
     data_dir: str | Path | None = None,
     on_progress: "OnCertifyProgress | None" = None,
 ) -> "Certification":
@@ -255,7 +256,7 @@ def certify(
         timeout: seconds of search for each image.
         branching: as for `verify`.
         search: as for `verify`; with ``paper``, ``mi-fgsm`` draws as the paper does.
-        attack: ``mi-fgsm`` or ``pgd``, before anything is bounded.
+        attack: ``mi-fgsm`` or ``pgd``, on what one backward pass does not prove.
         seed: for the attacks, the only source of randomness.
         early_stop: give up on an image as soon as its search is not expected to end in time.
         radius_search: also find, by bisection up to `eps`, the largest radius proved and the smallest one broken.
@@ -268,11 +269,13 @@ def certify(
             verified before and have no proof there are verified again.
         check_proofs: have `surebound.check` check each proof as soon as it is written; an image whose proof it refuses
             is not verified.
+        memory: bytes that each process may take, about; None for as much as is there.
         data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
         on_progress: called now and then with a `surebound.evaluate.certifying.CertifyProgress`.
     """
     from surebound.data import load_dataset
     from surebound.evaluate.certify import certify as run
+    from surebound.evaluate.room import Room
     from surebound.evaluate.stages import Settings
     from surebound.evaluate.task import Task, exact
     from surebound.work import choose
@@ -303,5 +306,6 @@ def certify(
         settings=settings,
         proofs=None if proofs is None else Path(proofs),
         check_proofs=check_proofs,
+        room=Room(memory),
     )
     return run(task, Path(store), engine=engine, resume=resume, on_progress=on_progress)

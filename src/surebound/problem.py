@@ -13,9 +13,8 @@ constants of the property may differ from the stored ones (by at most one relati
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +25,11 @@ from surebound.domain.sets import Domain as Domain
 from surebound.domain.sets import Vector as Vector
 from surebound.domain.sets import as_numbers, box_around, exact_norm
 from surebound.errors import PropertyError, UsageError
+from surebound.verdict import Counterexample as Counterexample
+from surebound.verdict import Status as Status
+from surebound.verdict import Verdict as Verdict
 
 Matrix = NDArray[np.float64]
-Status = Literal["unsat", "sat", "unknown", "timeout"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -193,36 +194,3 @@ class Robustness:
         measured = "" if box.norm == "inf" else f" in ℓ{box.norm}"
         source = f"robustness of label {self.label} within {self.eps}{measured}"
         return Property(tuple(regions), box.lower.size, outputs, source=source)
-
-
-@dataclass(frozen=True, eq=False)
-class Counterexample:
-    """An input in the domain and the network's replayed outputs there.
-
-    Every element of x is a float32, except where the box holds none: those are the float64 in the box, replayed as the
-    nearest float32 and confirmed in exact arithmetic besides.
-    """
-
-    x: Vector  # (inputs,)
-    y: NDArray[np.floating[Any]]  # (outputs,) float32, or float64 from a network written in float64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """How a verification ended.
-
-    `unsat`: proved, with rounding accounted for. `sat`: `counterexample` was replayed and violates the property.
-    `timeout`: the time ran out. `unknown`: it ended otherwise, and `reason` says how.
-    """
-
-    status: Status
-    counterexample: Counterexample | None = None
-    seconds: float = 0.0
-    seconds_by_phase: dict[str, float] = field(default_factory=dict)
-    subproblems: int = 0
-    lower_bound: float | None = None
-    branching: str | None = None
-    seed: int = 0
-    reason: str = ""
-    proof: Any = field(default=None, repr=False)  # a `surebound.proof.write.Proof` of `unsat`, if one was asked for
-    searched_by: str = ""  # workers or threads, where there was a choice

@@ -406,7 +406,8 @@ def attempt(seed: int, folder: Path, tally: Counter[str]) -> None:
         for _ in range(6):
             changed = target.aimed(copy.deepcopy(truth))
             for _ in range(int(rng.choice([1, 1, 2, 4]))):
-                with contextlib.suppress(ValueError, TypeError, IndexError, KeyError):  # of arrays changed before
+                # of arrays that were changed before
+                with contextlib.suppress(ValueError, TypeError, IndexError, KeyError, OverflowError):
                     CHANGES[int(rng.integers(len(CHANGES)))](rng, changed)
             target.offer(changed)
         climb(rng, target, proof)

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 import textwrap
+import tracemalloc
+import zipfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzz import Target, bare, false_problem, hostile, run, violated
+from fuzz import Target, bare, false_problem, hostile, npy, run, violated
 from prover import Chain, Layer, Problem, Region, start
 
 from surebound.check.arithmetic import CheckError
@@ -41,6 +43,27 @@ def test_hostile_files_are_refused(tmp_path: Path) -> None:
     assert "at most" in reasons["an absurd shape"]
     assert "longer or shorter" in reasons["a bomb of zeros"]
     assert "two members of one name" in reasons["two members of one name"]
+    assert all("is packed in a way" in reasons[name] for name in ("bzip2", "lzma"))
+
+
+@pytest.mark.parametrize(("key", "value"), [("version", 2), ("version", None), ("format", "another")])
+def test_another_version_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    false, _ = false_problem(1)
+    proof = start(false)
+    proof.about[key] = value
+    with pytest.raises(CheckError, match="of version 1"):
+        Opened(proof.save(tmp_path / "p.npz"))
+
+
+def test_no_more_is_unpacked_than_an_array_takes(tmp_path: Path) -> None:
+    """64 MiB of zeros behind an array of a few numbers."""
+    false, _ = false_problem(0)
+    target = Target(false, tmp_path, Counter())
+    path = next(path for name, path in hostile(false, tmp_path) if name == "a bomb of zeros")
+    tracemalloc.start()
+    assert "longer or shorter" in target.offer(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
 
 
 def test_hostile_files_take_little_memory(tmp_path: Path) -> None:
@@ -86,3 +109,12 @@ def test_an_array_is_not_read_beyond_its_limit_nor_in_another_order(tmp_path: Pa
             opened.array("line", FLOATS, (None,), 31)
         with pytest.raises(CheckError, match="the array 'square' is"):
             opened.array("square", FLOATS, (2, 2))
+
+
+def test_a_negative_length_is_refused_before_anything_is_unpacked(tmp_path: Path) -> None:
+    false, _ = false_problem(1)
+    path = start(false).save(tmp_path / "p.npz")
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("line.npy", npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }", bytes(80)))
+    with Opened(path) as opened, pytest.raises(CheckError, match=r"float64 of \[-1\]; expected"):
+        opened.array("line", FLOATS, (None,))

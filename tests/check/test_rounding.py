@@ -422,12 +422,13 @@ def test_a_large_constant_is_paid_for() -> None:
 
 
 def test_many_inputs_are_added_up_with_their_rounding() -> None:
-    n = 3000
-    graph = Graph((1, n))
+    """Some ones, and many tiny numbers that disappear in whatever order they are added up."""
+    n, large = 4000, 64
+    graph = Graph((1, n + large))
     graph.add("Identity", "x")
-    low = np.r_[1.0, np.full(n - 1, -HALF * 0.9)]
+    low = np.r_[np.ones(large), np.full(n, -HALF * 0.4)]
     rounded, exact = bounded(graph, low, low)
-    assert not_above(rounded, exact, np.ones(n)) > 0
+    assert not_above(rounded, exact, np.ones(n + large)) > 0
 
 
 def test_intercepts_are_added_up_with_their_rounding() -> None:

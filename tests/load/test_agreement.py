@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from surebound.errors import NetworkError
 from surebound.load.agreement import check_agreement
+from surebound.network.build import Builder
 
 
 def test_a_single_number_is_enough_to_refuse(rng: np.random.Generator) -> None:
@@ -27,3 +28,17 @@ def test_a_single_number_is_enough_to_refuse(rng: np.random.Generator) -> None:
         for change in (1e-3, -1e-3, np.nan, np.inf):
             with pytest.raises(NetworkError, match="differs from a runtime"):
                 source(change, point, point % 4)
+
+
+def test_a_runtime_may_add_up_term_by_term() -> None:
+    """65,536 equal terms in float32, one after the other, are off by more than what NumPy's sums are."""
+    build = Builder((1,))
+    copies = build.pick(0, np.zeros(2**16, dtype=np.int64))
+    network = build.arrays(build.linear(copies, np.ones((1, 2**16))))
+
+    def term_by_term(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.cumsum(np.repeat(x, 2**16, axis=1), axis=1, dtype=np.float32)[:, -1:]
+
+    check_agreement(network, term_by_term, "a runtime", "it")
+    with pytest.raises(NetworkError, match="differs from a runtime"):
+        check_agreement(network, lambda x: 1.01 * term_by_term(x), "a runtime", "it")

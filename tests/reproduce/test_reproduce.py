@@ -39,7 +39,14 @@ def start(out: Path, *more: str) -> subprocess.Popen[str]:
     """`reproduce table1` in a session of its own, as a terminal would start it."""
     command = [*SUREBOUND, *TABLE1, "--out", str(out), *more]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=environment(), text=True, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        command,
+        env=environment(),
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # even if the tests themselves ignore it
+        **pipes,
+    )
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -81,7 +88,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         seen["refused"] = main([*TABLE1, "--out", str(out)]), refused.getvalue()
 
     process = start(out, "--resume")
-    begun = out / "8-255" / "relu-stability" / "seed-0" / "config.toml"
+    begun = out / "8-255" / "ibp-shi" / "seed-0" / "config.toml"
     wait_for(begun.exists, process)  # in the middle of a training
     os.killpg(process.pid, signal.SIGINT)
     _, complaint = process.communicate(timeout=120)
@@ -118,7 +125,7 @@ def test_a_kill_loses_little_and_nothing_is_done_twice(finished: tuple[Path, dic
     assert len(runs) == len(CELLS)
     for run, rows in runs.values():
         assert [row.image for row in rows] == list(range(10)) == list(run.images)
-    assert seen["stderr"].count("training 8/255 relu-stability seed 0:") == 1
+    assert seen["stderr"].count("training 8/255 ibp-shi seed 0:") == 1
     assert "training 2/255 ibp-r seed 0:" not in seen["stderr"]
 
 

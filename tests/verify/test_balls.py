@@ -9,6 +9,7 @@ import torch
 from classifiers import small_digits, write
 from networks import random_fc
 from scipy.optimize import Bounds, LinearConstraint, milp
+from torch import nn
 
 import surebound
 from surebound.attacks import ATTACKS
@@ -139,6 +140,38 @@ def test_what_is_proved_of_many_networks_no_attack_breaks(norm: Norm) -> None:
         if lowest < -1e-4:
             assert statuses[-1] == "sat"
     assert {"unsat", "sat"} <= set(statuses) <= {"unsat", "sat", "unknown"} and statuses.count("unknown") <= 1
+
+
+@pytest.mark.parametrize("norm", ["1", "2"])
+@pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU])
+def test_smooth_activations_over_balls(norm: Norm, activation: type[nn.Module]) -> None:
+    """Nothing below a bound, and verdicts that agree with many points."""
+    torch.manual_seed(0)
+    rng, statuses = np.random.default_rng(6), []
+    for _ in range(6):
+        module = nn.Sequential(nn.Linear(5, 8), activation(), nn.Linear(8, 6), activation(), nn.Linear(6, 1)).eval()
+        with torch.no_grad():
+            for p in module.parameters():
+                p.mul_(2.0)
+        model = surebound.load(module, input_shape=(5,))  # type: ignore[operator]
+        ball = Ball.around(rng.uniform(size=5).astype(np.float32), Fraction(1, 2), norm, low=0.0, high=1.0)
+        balls = Balls.of([ball])
+        x = torch.cat(
+            [
+                balls.parted(torch.from_numpy(rng.normal(size=(2000, 5)))).x,
+                balls.sample(torch.rand(2000, 5).double() * 2 - 1),
+            ]
+        )
+        values = model.network.forward(x)
+        for method in ("interval", "crown"):
+            found = surebound.bounds(model, ball, method=method)  # type: ignore[operator]
+            assert bool((values >= found.lower[-1] - 1e-9).all()) and bool((values <= found.upper[-1] + 1e-9).all())
+        least = float(values.min())
+        low = verify(model, below(ball, least - 0.05), Options(timeout=20.0))
+        high = verify(model, below(ball, least + 1e-3), Options(timeout=20.0))
+        assert low.status in ("unsat", "unknown", "timeout") and high.status in ("sat", "unknown", "timeout")
+        statuses += [low.status, high.status]
+    assert statuses.count("unsat") >= 4 and statuses.count("sat") >= 5
 
 
 def test_branching_of_inputs_and_proofs_are_refused() -> None:

@@ -235,7 +235,7 @@ def test_bounds_go_to_the_regions_that_are_open() -> None:
 
 
 def test_memory_that_runs_out_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **more: object) -> None:
         raise MemoryError
 
     network, box, row, least = split_needed(1)

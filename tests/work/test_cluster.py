@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -26,7 +28,13 @@ from surebound.work.cluster import Cluster, ClusterPool
 pytestmark = pytest.mark.slow
 QUIET = {"RAY_AUTH_MODE": "disabled", **cluster.QUIET}  # else Ray writes a token into the home folder
 IMAGES = ["--dataset", "digits", "--eps", "1/30"]
-SOON = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+CONFIG = {  # of Ray: a node that was killed is soon missed, and workers keep up with whatever else runs here
+    "health_check_initial_delay_ms": 500,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 3,
+    "worker_niceness": 0,
+}
+SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 
 def _need_ray() -> None:
@@ -36,16 +44,20 @@ def _need_ray() -> None:
 
 
 class Nodes:
-    """A cluster: a head with one processor, and two nodes of as many that may be killed."""
+    """A cluster: a head with one processor, and two nodes of as many that may be killed; others may join."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as Ray
 
-        small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
         self._cluster = Ray()
-        self._cluster.add_node(**small, include_dashboard=False, _system_config=SOON)
-        self._nodes = [self._cluster.add_node(**small) for _ in range(2)]
+        self._cluster.add_node(**SMALL, include_dashboard=False, _system_config=CONFIG)
+        self._nodes = [self._cluster.add_node(**SMALL) for _ in range(2)]
         self.address = str(self._cluster.address)
+
+    def join(self) -> str:
+        """One more node; Ray's name for it."""
+        self._nodes.append(self._cluster.add_node(**SMALL))
+        return str(self._nodes[-1].node_id)
 
     def kill_one(self) -> None:
         """All processes of a node at once, as a power cut would."""
@@ -123,6 +135,20 @@ def test_a_task_stops_when_asked_to(pool: ClusterPool[Any, Any], tmp_path: Path)
     assert isinstance(event, Done) and event.result == "stopped"
 
 
+def test_a_node_that_joins_gets_work(nodes: Nodes, pool: ClusterPool[Any, Any]) -> None:
+    desk: Desk[Any, Any] = Desk(pool)
+    for _ in range(6):
+        desk.add(("where", 0.1))
+    joined, give_up = "", time.monotonic() + 120
+    for event in desk.events():
+        assert isinstance(event, Done) and time.monotonic() < give_up
+        joined = joined or nodes.join()
+        if event.result == joined:
+            break
+        desk.add(("where", 0.1))
+    assert pool.slots == 5
+
+
 @pytest.mark.usefixtures("pool")  # which has joined the cluster, so that doing so again takes no time
 def test_what_is_wrong_with_a_cluster(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"--resources .*num_cpu"):
@@ -186,6 +212,48 @@ def test_mistakes_are_one_sentence(
     assert main(["certify", "run", *IMAGES, "--store", "s.sqlite", *options]) == 2
     out, err = capsys.readouterr()
     assert out == "" and complaint in err and err.count("\n") == 1 and not (folder / "s.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["verify", "run/model.onnx", "property.vnnlib"],  # before the property is read
+        ["attack", "run", *IMAGES],
+        ["reproduce", "table1", "--scale", "smoke", "--out", "out"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_says_so_before_it_begins(
+    command: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _need_ray()
+    (folder / "property.vnnlib").write_text("(not read)")
+    monkeypatch.chdir(folder)
+    assert main([*command, "--cluster", "127.0.0.1:9"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "there is no cluster at '127.0.0.1:9'" in err and err.count("\n") == 1
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 404 Not Found\r\n\r\n", b"SSH", None], ids=["web", "closes", "silent"])
+def test_another_service_at_the_address(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    _need_ray()
+    monkeypatch.setattr(cluster, "_PATIENCE", 0.5)
+
+    def serve() -> None:
+        talk, _ = listening.accept()
+        with talk:
+            talk.recv(64)
+            if answer is None:
+                talk.recv(64)  # until the other side gives up
+            else:
+                talk.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"there is no cluster at '{address}'"):
+            Cluster(address).open(Arithmetic(0))
 
 
 def _start(folder: Path, *more: str) -> subprocess.Popen[str]:

@@ -137,7 +137,7 @@ class _Batch:
         self._domains: list[Domain] = [Box(lower, upper) for lower, upper in zip(*pixel_box(x, eps), strict=True)]
         if norm != "inf":
             self._domains = [Ball.around(image, eps, norm, low=0.0, high=1.0) for image in x]
-        self.correct = (_margins(model.replay(x), y) > 0).all(1)
+        self.correct = (margins(model.replay(x), y) > 0).all(1)
         self.found = np.zeros(len(x), dtype=bool)
         self.points = np.full_like(x, np.nan)
 
@@ -167,7 +167,7 @@ class _Batch:
             if not len(images):
                 return
             logits = self._model.replay(points)
-            least = _margins(logits, self._y[images]).min(1)
+            least = margins(logits, self._y[images]).min(1)
             usable = np.isfinite(logits).all(1)  # an overflow is no counterexample
             stands = usable & (least <= 0)
             self.found[images[stands]] = True
@@ -221,7 +221,7 @@ def _inward(value: Fraction, sign: int) -> np.float32:
     return np.nextafter(nearest, np.float32(sign * np.inf)) if outside else nearest
 
 
-def _margins(logits: NDArray[np.floating[Any]], y: Indices) -> NDArray[np.float64]:
+def margins(logits: NDArray[np.floating[Any]], y: Indices) -> NDArray[np.float64]:
     """f_label − f_j for the other classes j, with the right sign. # (n, classes), (n,) -> (n, classes − 1)"""
     precise, rows = logits.astype(np.float64), np.arange(len(y))
     with np.errstate(invalid="ignore"):

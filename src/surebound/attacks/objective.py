@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surebound.errors import PropertyError
-from surebound.network.arrays import concat, library, no_gradients, positive
+from surebound.network.arrays import concat, library, no_gradients
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Ball, Domain, Region, Vector
@@ -173,11 +173,11 @@ class Objective:
 
         With a `direction` w (restarts, outputs), the gradient is that of w · f(x) instead.
         """
-        active: dict[int, Tensor] = {}
+        slopes: dict[int, Tensor] = {}
 
         def record(layer: int, xhat: Tensor) -> Tensor:
-            active[layer] = xhat > 0
-            return positive(xhat)
+            slopes[layer] = self._network.slope(layer, xhat)
+            return self._network.activate(layer, xhat)
 
         with no_gradients(x):
             y = self._network.trace(self._points(x), record)
@@ -189,7 +189,7 @@ class Objective:
             else:
                 on_y, on_x = direction.expand(len(x), -1, -1), None
             start = {self._network.output: on_y.reshape(y.shape)}
-            gradient = self._network.pull(start, lambda layer, c: c * active.pop(layer))[0].reshape(x.shape)
+            gradient = self._network.pull(start, lambda layer, c: c * slopes.pop(layer))[0].reshape(x.shape)
             if on_x is not None:
                 gradient = gradient + on_x
             return _finite(value), library(gradient).nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,4 +1,4 @@
-"""Enclosures over domains, and what a ball says of nodes that no ReLU comes before.
+"""Enclosures over domains, and what a ball says of nodes that no activation comes before.
 
 Intervals see of a ball only the box around it, in which every input moves by the radius at once: in ℓ2 and many inputs,
 that says next to nothing. But a node v that is affine in the input is bounded by the ball directly,
@@ -24,7 +24,7 @@ from surebound.bounds.minimum import EXTRA, ROOTED
 from surebound.bounds.rounding import U, gamma
 from surebound.domain.balls import Balls
 from surebound.domain.sets import Ball, Domain, Norm
-from surebound.network.graph import Network, Relu
+from surebound.network.graph import Network, Neurons
 from surebound.network.linear import size
 
 _ROWS = 512  # of a node, folded at once
@@ -43,6 +43,10 @@ class Around:
 
     def __init__(self, network: Network, balls: Balls) -> None:
         self.network, self.balls = network, balls
+
+    def repeated(self, count: int) -> "Around":
+        """The only ball, so many times."""
+        return Around(self.network, self.balls.map(lambda t: t.expand(count, -1)))
 
     @cached_property
     def _centre(self) -> Enclosure:
@@ -81,10 +85,10 @@ def _no_lines(layer: int) -> ExactLines:
 
 @lru_cache(maxsize=32)
 def affine_nodes(network: Network) -> frozenset[int]:
-    """Inputs of ReLUs and the output, as far as no ReLU comes before them."""
+    """Inputs of activations and the output, as far as no activation comes before them."""
     after: set[int] = set()
     for i, node in enumerate(network.nodes):
-        if isinstance(node.op, Relu) or after.intersection(node.inputs):
+        if isinstance(node.op, Neurons) or after.intersection(node.inputs):
             after.add(i)
     return frozenset({*(network.before(k) for k in range(len(network.layers))), network.output} - after)
 

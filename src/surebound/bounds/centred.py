@@ -45,7 +45,7 @@ from surebound.bounds.relaxation import upper_intercept
 from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
 from surebound.bounds.timed import Check
 from surebound.domain.balls import Balls
-from surebound.network.graph import Input, Network, Relu
+from surebound.network.graph import Input, Network, Neurons, Relu
 from surebound.network.linear import Shift, size
 from surebound.network.op import Affine, absolute
 from surebound.network.patch import Patch, pull_patches
@@ -177,7 +177,7 @@ class Centred:
     def _add_affine(self, i: int) -> None:
         node, roundings = self._enclosure.network.nodes[i], self._enclosure.counts.adjoint(i)
         op = node.op
-        assert not isinstance(op, Relu | Input)
+        assert not isinstance(op, Neurons | Input)  # a network that has only ReLUs
         bold = absolute(op)
         centres, reaches = [self._centres[j] for j in node.inputs], [self._reach(j) for j in node.inputs]
         centre = op.apply(*centres)
@@ -249,7 +249,7 @@ def _without_biases(network: Network) -> Network:
     return Network(tuple(replace(node, op=_linear_part(node.op)) for node in network.nodes), network.output)
 
 
-def _linear_part(op: Affine | Relu | Input) -> Affine | Relu | Input:
-    if isinstance(op, Relu | Input) or op.bias is None:
+def _linear_part(op: Affine | Neurons | Input) -> Affine | Neurons | Input:
+    if isinstance(op, Neurons | Input) or op.bias is None:
         return op
     return Reshape(op.shape, op.shape) if isinstance(op, Shift) else replace(op, bias=None)

@@ -202,8 +202,8 @@ class FoldedForm:
         weights = [block.weight for block in self.blocks]
         return replace(self, transposed=tuple(compressed(w.T) if sparse(w) else None for w in weights))
 
-    def kernel(self) -> Kernel | None:
-        return None if self.balls is not None else Kernel.of(self)
+    def kernel(self) -> Kernel:
+        return Kernel.of(self)
 
     @property
     def can_refine(self) -> bool:

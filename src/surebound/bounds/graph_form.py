@@ -150,7 +150,7 @@ class GraphForm:
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
         reach = flat(self.enclosure.magnitude(0))
-        intercept = gamma(self.neurons + self.depth + 1) * intercepts
+        intercept = gamma(self.neurons + 2 * self.depth + 1) * intercepts
         return (gamma(self.inputs) * dot(abs(lam_at_input), reach) + intercept) * SLACK + TINY
 
     @property

@@ -6,7 +6,6 @@ coefficients are taken as they are: what they differ by from exact ones is multi
 largest magnitude of the node over the box, and subtracted in the end.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +85,7 @@ class Enclosure:
         op, ar = self.network.ops[i], self.arithmetic
         low, high, size = ([ends[j] for j in self.network.reads[i]] for ends in (self.low, self.high, self.size))
         total = op.apply(size, absolute=True)
-        error = ar.gamma(op.back) * total + ar.gamma(self.longest) * abs(op.bias) + ar.tiny
+        error = ar.gamma(op.back) * total + ar.gamma(self.longest) * abs(op.bias) + ar.tiny  # tiny: of any coefficient
         if op.moves and not op.bias.any():
             self._append(op.apply(low), op.apply(high), error)
             return
@@ -121,8 +120,8 @@ class Enclosure:
                 continue
             lam = held.pop(i) if i in held else ar.zeros((len(constant), net.sizes[i]))
             if layer >= 0:
-                lines = [line[way.which] for line in relax(ar, *self.layers[layer], way.lines, alpha)]
-                mu, paid = _through(lam, lines, sign, beta)
+                lower, slope, b = (line[way.which] for line in relax(ar, *self.layers[layer], way.lines, alpha))
+                mu, paid = _through(lam, lower, slope, b, sign, beta)
                 constant, error, pulled = constant - paid, error + gamma * paid, [mu]
             else:
                 constant, error = constant + lam @ op.bias, error + dot(abs(lam), self.error[i])
@@ -137,13 +136,12 @@ class Enclosure:
         return ar.below(constant, error + gamma * dot(abs(c), self.size[0]))
 
 
-def _through(lam: Array, lines: Sequence[Array], sign: Any, beta: Any) -> tuple[Array, Array]:
+def _through(lam: Array, lower: Array, slope: Array, intercept: Array, sign: Any, beta: Any) -> tuple[Array, Array]:
     """The coefficients μ on x̂ for λ on max(x̂, 0), and what the intercepts take away.
 
     λ α, rounded, is λ α' with another α' in [0, 1]; λ s likewise, for which the intercept has room. Where x̂ ≥ 0 is
     known, λ x = λ x̂ ≥ (λ − β) x̂, and where x̂ ≤ 0, λ x = 0 ≥ β x̂; λ − β, rounded, is λ − β' with another β' ≥ 0.
     """
-    lower, slope, intercept = lines
     negative = np.where(sign == 0, np.minimum(lam, 0), 0)
     mu = np.where(sign == 0, np.maximum(lam, 0) * lower + negative * slope, beta)
     return np.where(sign > 0, lam - beta, mu), -np.vecdot(negative, intercept)

@@ -109,13 +109,11 @@ class _Reader:
         return OPERATIONS[node.op_type](self)
 
     def data(self, i: int = 0) -> Data:
-        fits = isinstance(self.given.get(i), Data)
-        expect(fits, f"input {i} is missing or constant; expected what depends on the network's input")
+        expect(isinstance(self.given.get(i), Data), f"input {i} is missing or constant; expected a computed one")
         return Data(*self.given[i])
 
     def constant(self, i: int) -> Array:
-        fits = isinstance(self.given.get(i), np.ndarray)
-        expect(fits, f"input {i} is missing or depends on the network's input; expected a constant")
+        expect(isinstance(self.given.get(i), np.ndarray), f"input {i} is missing or computed; expected a constant")
         return np.asarray(self.given[i])
 
     def real(self, i: int) -> Array:
@@ -131,10 +129,9 @@ class _Reader:
         stride, pads = tuple(a.get("strides", (1, 1))), tuple(a.get("pads", (0, 0, 0, 0)))
         fits = [len(part) for part in (shape, kernel, stride, pads)] == [4, 2, 2, 4] and shape[0] == 1
         fits = fits and min(*kernel, *stride) > 0 and min(pads) >= 0 and tuple(a.get("kernel_shape", kernel)) == kernel
-        plain = (
-            {*a.get("dilations", [1])} == {1} and a.get("auto_pad", b"NOTSET") == b"NOTSET" and not a.get("ceil_mode")
-        )
-        expect(fits and plain, "expected windows over two spatial axes without dilations, auto_pad and ceil_mode")
+        plain = {*a.get("dilations", [1])} == {1} and a.get("auto_pad", b"NOTSET") == b"NOTSET"
+        expected = "expected windows over two spatial axes without dilations, auto_pad and ceil_mode"
+        expect(fits and plain and not a.get("ceil_mode"), expected)
         return stride, [(pads[0], pads[2]), (pads[1], pads[3])]
 
     def add(self, op: Op, shape: Shape, *reads: int, bias: Array | None = None) -> Data:
@@ -182,8 +179,7 @@ class _Reader:
         op = Conv(x.shape[1:], weight, stride, pads, groups)
         fits = min(op.places) > 0 and op.room <= 2**27 and x.shape[1] * prod(op.padded) <= ELEMENTS
         expect(fits, "a convolution's windows do not fit its input, or are too many")
-        bias = None if bias is None else bias.reshape(-1, 1, 1)
-        return self.add(op, (1, len(weight), *op.places), x.node, bias=bias)
+        return self.add(op, (1, len(weight), *op.places), x.node, bias=bias if bias is None else bias[:, None, None])
 
     def maximum(self, x: Data, contestants: Array) -> Data:
         """The maximum over the first axis of an array of positions, by a tournament."""
@@ -242,7 +238,7 @@ class _Reader:
         gamma, beta, mean, variance = (self.real(i).reshape(-1, *(1,) * (len(x.shape) - 2)) for i in (1, 2, 3, 4))
         spread = variance + np.float64(a.get("epsilon", np.float32(1e-5)))
         weight = gamma / np.sqrt(spread)
-        fits = (spread > 0).all() and (abs(weight) <= LIMIT).all() and {*map(len, (gamma, beta, mean))} == {x.shape[1]}
+        fits = (abs(weight) <= LIMIT).all() and {*map(len, (gamma, beta, mean, variance))} == {x.shape[1]}
         plain = not a.get("training_mode") and a.get("spatial", 1)
         expect(fits and plain, "a batch norm in training mode, of a variance below 0, or of constants that do not fit")
         return self.mix(self.mix(x, bias=-mean), weights=[weight], bias=beta, roundings=4)
@@ -251,7 +247,7 @@ class _Reader:
         a, n = self.attributes, len(self.data().shape)
         pads = self.constant(1).tolist() if 1 in self.given else a["pads"]
         fill = self.constant(2).any() if 2 in self.given else a.get("value", 0)
-        plain = min(pads) >= 0 and not fill and a.get("mode", b"constant") == b"constant" and 3 not in self.given
+        plain = not fill and a.get("mode", b"constant") == b"constant" and 3 not in self.given
         expect(plain, "expected pads of zeros around all axes")
         return self.move(lambda x: np.pad(x, list(zip(pads[:n], pads[n:], strict=True)), constant_values=-1))
 

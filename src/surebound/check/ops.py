@@ -62,8 +62,8 @@ class Conv(Op):
         self.padded = tuple(n + sum(p) for n, p in zip(source[1:], pads, strict=True))
         self.places = tuple((n - k) // s + 1 for n, k, s in zip(self.padded, self.kernel, stride, strict=True))
         self.matrix = weight.reshape(groups, len(weight) // groups, -1)
-        terms, back = self.matrix.shape[2], self.matrix.shape[1] * prod(self.kernel)
-        super().__init__(len(weight) * prod(self.places), terms, back)
+        out, terms = self.matrix.shape[1:]
+        super().__init__(len(weight) * prod(self.places), terms, out * prod(self.kernel))
         self.room = source[0] * prod(self.kernel) * prod(self.places)
 
     def _windows(self, *ranges: Pair) -> Iterator[tuple[Any, ...]]:

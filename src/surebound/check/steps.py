@@ -90,14 +90,13 @@ class Steps:
             if box not in known:  # what was known of another box is forgotten
                 known = {box: Enclosure(self.network, lower, upper)}
             (self.layer if kind == "layer" else self.region)(known[box])
-        self.at, full = -1, [(box[0] <= box[1]).all() for box in boxes]
-        left = [r for r, region in enumerate(self.property.regions) if full[region.box] and r not in self.proved]
+        self.at = -1
+        left = [r for r, region in enumerate(self.property.regions) if not region.empty and r not in self.proved]
         expect(not left, f"nothing is proved of {len(left)} regions, the first of them region {min(left, default=0)}")
 
     def number(self, name: str, below: int, default: int | None = None) -> int:
         value: Any = self.step.get(name, default)
-        fits = type(value) is int and 0 <= value < below
-        expect(fits, f"its {name} is {str(value)[:40]}; expected a number from 0 to {below - 1}")
+        expect(type(value) is int and 0 <= value < below, f"its {name} is {str(value)[:40]}; expected 0 to {below - 1}")
         return int(value)
 
     def has(self, name: str) -> bool:
@@ -141,11 +140,10 @@ class Steps:
         forest = self.forest(1, self.network.neurons, cuts)
         for leaves, _, path, way, pi in self.batches(forest, len(region.rows), cuts):
             value = self.rebound(forest, path, rows, pi) if cuts else bound(enclosure, rows, pi, way)
-            least = int(np.argmin(value))
-            found = f"leaf {leaves[least]} has the bound {float(value[least]):.6g}"
-            expect(value[least] > 0, f"{found}; expected more than 0")
-            if value[least] < self.slack:
-                self.slack, self.tightest = value[least], number
+            lowest = value[least := int(np.argmin(value))]
+            expect(lowest > 0, f"leaf {leaves[least]} has the bound {float(lowest):.6g}; expected more than 0")
+            if lowest < self.slack:
+                self.slack, self.tightest = lowest, number
         self.proved.add(number)
 
     def rebound(self, forest: Forest, path: list[Array], rows: Array, pi: Array) -> Array:

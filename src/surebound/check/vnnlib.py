@@ -40,6 +40,7 @@ class Region(NamedTuple):
 
     box: int
     rows: tuple[Row, ...]
+    empty: bool  # its box has no point, before the ends are rounded
 
 
 class Property(NamedTuple):
@@ -132,36 +133,39 @@ def _all(formulas: Sequence[Formula]) -> Formula:
     return [tuple(row for case in cases for row in case) for cases in product(*formulas)]
 
 
-def _split(rows: Sequence[Row], box: Array) -> tuple[Row, ...]:
-    """Tighten a box by the rows that bound a single input, and return the others, and the strict ones."""
-    others = []
+def _split(rows: Sequence[Row], box: Array, ends: dict[int, Fraction]) -> tuple[tuple[Row, ...], bool]:
+    """Tighten a box by the rows that bound a single input; return the others and the strict ones, and if it is empty.
+
+    `ends` are the exact ones: the upper end of input v, and at ~v that of −v.
+    """
+    others, empty = list[Row](), False
     for row in rows:
         v, coefficient = next(iter(row.terms.items()))
         bound = len(row.terms) == 1 and v >= 0
         if bound:
-            end = -row.constant / coefficient
+            side, end = v if coefficient > 0 else ~v, -row.constant / abs(coefficient)
             expect(abs(end) <= LIMIT, f"an input's bound in the property is beyond {LIMIT:g}")
+            end = ends[side] = min(end, ends.get(side, end))
             near = float(end)
-            if coefficient > 0:
-                box[1, v] = min(box[1, v], near if near >= end else nextafter(near, inf))
-            else:
-                box[0, v] = max(box[0, v], near if near <= end else nextafter(near, -inf))
+            upper = near if near >= end else nextafter(near, inf)
+            box[:, v] = (box[0, v], upper) if side >= 0 else (-upper, box[1, v])
+            empty = empty or end + ends.get(~side, inf) < 0
         if row.strict or not bound:
             others.append(row)
-    return tuple(others)
+    return tuple(others), empty
 
 
 def _regions(formulas: Sequence[Formula], inputs: int, outputs: int) -> Property:
     """One region for each case of all formulas together; rows that hold in all cases come first."""
-    shared = np.repeat([[-inf], [inf]], inputs, 1)
-    rows = _split([row for formula in formulas if len(formula) == 1 for row in formula[0]], shared)
+    shared, ends = np.repeat([[-inf], [inf]], inputs, 1), dict[int, Fraction]()
+    rows, none = _split([row for formula in formulas if len(formula) == 1 for row in formula[0]], shared, ends)
     cases = _all([formula for formula in formulas if len(formula) != 1])
     regions, boxes, numbers = list[Region](), list[Array](), dict[bytes, int]()
     for case in cases:
         box = shared.copy()
-        more = _split(case, box)
+        more, empty = _split(case, box, dict(ends))
         expect(np.isfinite(box).all(), "the property leaves an input without two bounds")
         number = numbers.setdefault((box + 0.0).tobytes(), len(boxes))  # −0 is 0
         boxes += [box] if number == len(boxes) else []
-        regions.append(Region(number, (*rows, *more)))
+        regions.append(Region(number, (*rows, *more), none or empty))
     return Property(regions, boxes, inputs, outputs)

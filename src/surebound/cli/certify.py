@@ -16,6 +16,7 @@ from surebound.branching import CHOICES
 from surebound.cli.arguments import (
     add_search,
     eps_text,
+    memory_size,
     output_files,
     positive_seconds,
     seed,
@@ -74,6 +75,9 @@ def _configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="check each proof as soon as it is written; what the checker refuses is not verified",
     )
+    parser.add_argument(
+        "--memory", type=memory_size, metavar="SIZE", help="what each process may take, about, such as 4G"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -130,6 +134,7 @@ def _task(args: Namespace) -> "Task":
     keep_memory()
     set_threads(threads_here(args))
 
+    from surebound.evaluate.room import Room
     from surebound.evaluate.stages import Settings
     from surebound.evaluate.task import Task
 
@@ -153,18 +158,24 @@ def _task(args: Namespace) -> "Task":
         command=command,
         proofs=None if args.proofs is None else Path(args.proofs),
         check_proofs=args.check_proofs,
+        room=Room(args.memory),
     )
+
+
+_MUCH = 2**31  # bytes that a user wants to know of before they are taken
 
 
 class _Line:
     """Shows how far a certification is."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._line = StatusLine(quiet=quiet)
+        self._line, self._said = StatusLine(quiet=quiet), quiet
         self.done = self._line.done
 
     def __call__(self, progress: "CertifyProgress") -> None:
-        found = progress.accuracies
+        if not self._said and progress.memory >= _MUCH and sys.stderr is not None:
+            print(f"each process takes up to about {progress.memory / 2**30:.1f} GiB of memory", file=sys.stderr)
+        self._said, found = True, progress.accuracies
         text = (
             f"{progress.done:,} of {progress.total:,} images  standard {found.standard:.1%}  "
             f"robust {found.robust:.1%}  verified {found.verified:.1%}"

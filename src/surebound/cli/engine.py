@@ -8,6 +8,7 @@ from typing import Any
 from surebound.cli.arguments import count
 from surebound.errors import UsageError
 from surebound.work import Engine, choose
+from surebound.work.cluster import expect_cluster
 
 WORKERS = "processes with one thread each (default: none but this one, with all threads)"
 
@@ -45,14 +46,17 @@ def resources(text: str) -> dict[str, Any]:
 
 
 def check_engine(args: Namespace) -> None:
-    """Raise UsageError where options contradict each other."""
+    """Raise UsageError where options contradict each other, or there is no such cluster."""
     for option in ("workers", "cluster"):
-        if args.threads is not None and getattr(args, option) not in (None, 1):
+        if getattr(args, "threads", None) is not None and getattr(args, option) not in (None, 1):
             raise UsageError(f"--threads beside --{option}: each worker has one thread; expected one of the two")
+    choose(cluster=args.cluster, resources=args.resources, workers=None if args.workers == "auto" else args.workers)
+    if args.cluster is not None:
+        expect_cluster(args.cluster)
 
 
 def chosen_engine(args: Namespace) -> Engine:
-    """The engine that was asked for. Raise UsageError where options contradict each other."""
+    """The engine that was asked for, after `check_engine`."""
     check_engine(args)
     return choose(workers=args.workers, cluster=args.cluster, resources=args.resources)
 

@@ -114,7 +114,11 @@ def _print_problem(path: str, network: "Network", problem: "Property") -> None:
     seconds = time.monotonic() - begin
     _print_layers(network, columns)
     print()
-    _print_estimate(varying, columns[-1][1], seconds)
+    if network.piecewise_linear:
+        _print_estimate(varying, columns[-1][1], seconds)
+    else:
+        _line("root bounds", f"{seconds:.2f} s for CROWN on all layers")
+        _line("search", "bisects the input box where few inputs vary, else splits neurons at points")
 
 
 def _some(count: int, noun: str) -> str:
@@ -123,16 +127,19 @@ def _some(count: int, noun: str) -> str:
 
 
 def _ambiguous(enclosure: "Enclosure") -> list[int]:
-    """The number of neurons of each layer that may have either sign."""
-    pairs = map(enclosure.layer, range(len(enclosure.network.layers)))
-    return [int(((low < 0) & (high > 0)).sum()) for low, high in pairs]
+    """The number of neurons of each layer that may have either sign or, if they are no ReLUs, that vary."""
+    functions, found = enclosure.network.functions, []
+    for k, function in enumerate(functions):
+        low, high = enclosure.layer(k)
+        found.append(int(((low < 0) & (high > 0) if function is None else low < high).sum()))
+    return found
 
 
 def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]]]) -> None:
     """One row per layer of ReLUs, numbers aligned to the right."""
     widths = network.widths
     nodes = [network.nodes[i] for i in network.layers]
-    numbers = [("ReLUs", widths), *columns]
+    numbers = [("ReLUs" if network.piecewise_linear else "neurons", widths), *columns]
     table = [["layer", "node", "shape", *(title for title, _ in numbers)]]
     for k, node in enumerate(nodes):
         shape = " x ".join(map(str, node.shape))

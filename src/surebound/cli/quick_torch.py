@@ -8,6 +8,7 @@ What torch's modules do on import differs from version to version, so this is fo
 other is imported as it is.
 """
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -16,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,11 +73,14 @@ def preload() -> None:
 
     While it loads, no other library can be: everything else that has libraries should be imported before.
     """
-    spec = find_spec("torch") if "torch" not in sys.modules and len(os.sched_getaffinity(0)) > 1 else None
+    alone = "torch" in sys.modules or len(os.sched_getaffinity(0)) == 1
+    spec = None if alone else PathFinder.find_spec("torch")
     library = Path(spec.origin).parent / "lib" / "libtorch_cpu.so" if spec is not None and spec.origin else None
     if library is not None and library.is_file():
         load = ctypes.CDLL(None).dlopen  # unlike ctypes.CDLL, a function of C lets other threads run
-        threading.Thread(target=load, args=(str(library).encode(), os.RTLD_NOW), name="preload", daemon=True).start()
+        thread = threading.Thread(target=load, args=(str(library).encode(), os.RTLD_NOW), name="preload", daemon=True)
+        thread.start()
+        atexit.register(thread.join)  # a process that ends while a library loads crashes, unless by os._exit
 
 
 def quick_import() -> None:

@@ -11,7 +11,7 @@ from surebound import interrupts
 from surebound.cli.arguments import count
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
-from surebound.cli.engine import add_engine
+from surebound.cli.engine import add_engine, check_engine
 from surebound.errors import UsageError, visible
 from surebound.reproduce.scales import METHODS, NETWORKS, SCALES, SETTINGS
 from surebound.verify import SEARCHES
@@ -79,6 +79,7 @@ def _run(args: Namespace) -> int:
     if args.experiment == "branching" and not _networks(args):
         names = ", ".join(f"{method} at {setting}" for setting, method in NETWORKS)
         raise UsageError(f"branching is compared on {names}; --settings and --methods leave none of them")
+    check_engine(args)
     line = _Line(quiet=args.quiet)
     plan, perform = _plan(args), _experiment(args)
     try:

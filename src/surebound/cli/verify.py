@@ -34,10 +34,11 @@ from surebound.cli.watchdog import Watchdog
 from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
 from surebound.memory import keep_memory
+from surebound.verdict import Status, Verdict
 from surebound.verify.clock import Clock
 
 if TYPE_CHECKING:
-    from surebound.problem import Counterexample, Property, Status, Verdict
+    from surebound.problem import Counterexample, Property
 
 _WORKERS = (
     "processes with one thread each, which share a search that takes longer; auto: one for each processor, if a trial "
@@ -237,8 +238,6 @@ class _Work:
 
     def so_far(self, status: Status, reason: str) -> Verdict:
         """What is known when it has to end."""
-        from surebound.problem import Verdict
-
         last = self.progress.counted
         subproblems, lowest = (0, None) if last is None else (last.subproblems, last.lowest)
         return Verdict(

@@ -61,6 +61,7 @@ def certify(
         samples=task.samples,
         proofs=task.folder,
         remote=engine.remote,
+        room=task.room,
     )
     with engine.open(setup) as pool, Store(store) as results, _cleared(task.folder):
         certifying = Certifying(task, model, results, resume=resume)
@@ -68,14 +69,16 @@ def certify(
         more = certifying.begin(pool.slots)
         report(certifying.progress(pool.slots))
         _add(desk, more)
-        for event in desk.events():
-            match event:
-                case Done(work, result, seconds):
-                    _add(desk, certifying.done(work, result, seconds))
-                case Failed(work, WorkerLostError() as error, seconds):
-                    _add(desk, certifying.lost(work, str(error), seconds))
-                case Failed(_, error, _):
-                    raise error
+        for events in desk.batches():
+            with certifying.together():
+                for event in events:
+                    match event:
+                        case Done(work, result, seconds):
+                            _add(desk, certifying.done(work, result, seconds))
+                        case Failed(work, WorkerLostError() as error, seconds):
+                            _add(desk, certifying.lost(work, str(error), seconds))
+                        case Failed(_, error, _):
+                            raise error
             report(certifying.progress(pool.slots))
         return Certification(
             store=store,

@@ -7,11 +7,13 @@ takes long is begun when all others are done.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import final
 
 from surebound.errors import StoreError, UsageError
+from surebound.evaluate.room import images_together
 from surebound.evaluate.stages import Certifier, Open
 from surebound.evaluate.store import Accuracies, Row, Run, Store
 from surebound.evaluate.task import Task
@@ -30,6 +32,7 @@ class CertifyProgress:
     accuracies: Accuracies  # of the images that are done
     seconds: float
     remaining: float | None  # seconds, estimated; None before anything like it is done
+    memory: int  # bytes that each process is expected to take at most, about
 
     @property
     def share(self) -> float:
@@ -58,18 +61,33 @@ class Certifying:
         done = results.outcomes(self.number)
         self._task, self._results, self._folder = task, results, folder
         self._certifier = Certifier(model, task.eps, task.settings)
+        self._network, self._memory = model.network, task.room.expected(model.network)
         self._again = {i for i, outcome in done.items() if folder and outcome == "verified" and not folder.has(i)}
         self._outcomes = Counter(done[i] for i in task.images if i in done and i not in self._again)
         self._missing = [i for i in task.images if i not in done or i in self._again]
         self._left, self._over = Counter[str](), Counter[str]()  # images by the kind of work
         self._spent: defaultdict[str, float] = defaultdict(float)  # seconds
         self._begin = time.monotonic()
+        self._waiting: list[Row] | None = None  # rows to be written `together`
 
     def begin(self, slots: int) -> list[Work]:
         """What there is to do at first, for so many workers."""
         left = self._missing
-        size = max(1, min(BATCH, -(-len(left) // slots)))
+        settings, even = self._task.settings, -(-len(left) // slots)
+        passes = settings.steps * settings.restarts * settings.targets
+        size = max(1, min(images_together(self._network, passes, BATCH), even))
         return self._counted([Screen(tuple(left[i : i + size])) for i in range(0, len(left), size)])
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Rows that become known inside are written at its end, at once: to sync the store takes longer than to write
+        to it, and many workers may have answered meanwhile."""
+        self._waiting = waiting = []
+        try:
+            yield
+        finally:
+            self._waiting = None
+            self._write(*waiting)
 
     def done(self, work: Work, result: Result, seconds: float) -> list[Work]:
         """Write the rows that are final; what is to do next."""
@@ -78,11 +96,13 @@ class Certifying:
             self._folder.receive(result.files)
         more: list[Work] = list(result.open)
         probed = self._task.settings.radius_search and not isinstance(work, Probe)
+        final = []
         for row in result.rows:
             if probed and row.correct and row.image not in self._again:
                 more.append(Probe(row))
             else:
-                self._write(row)
+                final.append(row)
+        self._write(*final)
         return self._counted(more)
 
     def lost(self, work: Work, reason: str, seconds: float) -> list[Work]:
@@ -109,6 +129,7 @@ class Certifying:
             accuracies=Accuracies.of(self._outcomes),
             seconds=time.monotonic() - self._begin,
             remaining=self._remaining(slots),
+            memory=self._memory,
         )
 
     def rows(self) -> tuple[Row, ...]:
@@ -127,13 +148,19 @@ class Certifying:
         self._over[kind] += images
         self._spent[kind] += seconds
 
-    def _write(self, row: Row) -> None:
-        if row.image in self._again:
-            self._results.prove(self.number, row)
-            self._outcomes["verified" if row.proof is None else row.outcome] += 1
-        else:
-            self._results.add(self.number, row)
-            self._outcomes[row.outcome] += 1
+    def _write(self, *rows: Row) -> None:
+        """Those of images that are new in one transaction."""
+        if self._waiting is not None:
+            self._waiting.extend(rows)
+            return
+        new = [row for row in rows if row.image not in self._again]
+        if new:
+            self._results.add(self.number, *new)
+            self._outcomes.update(row.outcome for row in new)
+        for row in rows:
+            if row.image in self._again:
+                self._results.prove(self.number, row)
+                self._outcomes["verified" if row.proof is None else row.outcome] += 1
 
     def _remaining(self, slots: int) -> float | None:
         """Seconds, from those that work of the same kinds took."""

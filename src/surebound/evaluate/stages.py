@@ -1,14 +1,15 @@
-"""How images are certified: standard → attack → IBP → CROWN → α-CROWN → branch and bound.
+"""How images are certified: standard → IBP → CROWN → attack → α-CROWN → branch and bound.
 
 The stages are those of `surebound.verify.stages`, but for the attack, which takes the most promising classes of many
-images at once. `Certifier.screen` takes many images through the stages that share their work between images;
+images at once. It comes after the bounds that cost a pass for each class, since it takes hundreds of passes itself, and
+what is proved needs none. `Certifier.screen` takes many images through the stages that share their work between images;
 `Certifier.search` then takes one image to its end. Whatever a stage settles is settled for good: "attacked" and
 "falsified" come with a counterexample that was replayed on the original network, "verified" with bounds that account
 for rounding.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -19,12 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from surebound.attacks import ATTACKS
-from surebound.attacks.images import attack_images
+from surebound.attacks.images import attack_images, margins
 from surebound.attacks.mi_fgsm import PUBLISHED
 from surebound.branching import CHOICES
 from surebound.domain.sets import Norm, exact_norm
 from surebound.errors import UsageError
 from surebound.evaluate.proofs import ProofWriter
+from surebound.evaluate.room import Room
 from surebound.evaluate.store import STAGES, Counter, Outcome, Row, Stage
 from surebound.network.graph import Network
 from surebound.network.model import Model
@@ -126,16 +128,26 @@ def property_sha256(sample: Sample, eps: Fraction, norm: Norm) -> str:
 class Certifier:
     """One network, one radius."""
 
-    def __init__(self, model: Model, eps: Fraction, settings: Settings, proofs: ProofWriter | None = None) -> None:
-        self.model, self.eps, self.settings, self.proofs = model, eps, settings, proofs
+    def __init__(
+        self,
+        model: Model,
+        eps: Fraction,
+        settings: Settings,
+        proofs: ProofWriter | None = None,
+        room: Room = Room(),
+    ) -> None:
+        self.model, self.eps, self.settings, self.proofs, self.room = model, eps, settings, proofs, room
 
     def screen(self, samples: Sequence[Sample]) -> tuple[list[Row], list[Open]]:
         """The stages that images go through together: rows of those they settle, and the others."""
         network = self.model.network
-        predicted = self.model.replay(np.stack([sample.x for sample in samples])).argmax(1).tolist()
-        images = [self._image(s, k) for s, k in zip(samples, predicted, strict=True)]
+        scores = self.model.replay(np.stack([sample.x for sample in samples]))
+        images = [self._image(s, k) for s, k in zip(samples, scores.argmax(1).tolist(), strict=True)]
+        right = [bool((m > 0).all()) for m in margins(scores, np.array([s.label for s in samples]))]
         attack = _Attack(self.model, self.eps, self.settings)
-        run([attack, Rows("ibp", network), Rows("crown", network)], images)
+        standard = _Standard({sample.image for sample, kept in zip(samples, right, strict=True) if not kept})
+        ibp, crown = (Rows(name, network, elements=self.room.elements) for name in ("ibp", "crown"))
+        run([standard, ibp, crown, attack], images)
         rows = [self._row(i, i.settled, i.seconds) for i in images if i.settled is not None]
         return rows, [i.left() for i in images if i.settled is None]
 
@@ -177,6 +189,7 @@ class Certifier:
             timeout=settings.timeout,
             seed=settings.seed,
             early_stop=settings.early_stop,
+            memory=self.room.queue,
         )
 
     def _image(self, sample: Sample, predicted: int) -> "_Image":
@@ -244,9 +257,21 @@ class _Image(Question):
                 self.record.by_row(region, lines, row=0, rows=1)
 
 
+@dataclass(frozen=True)
+class _Standard:
+    """Settles images that are wrong as they are: another class scores at least as high as their label."""
+
+    wrong: Set[int]
+    name: str = "standard"
+
+    def run(self, open_: Sequence[_Image]) -> Sequence[Settled | None]:
+        wrong = Settled(stage=self.name, end="violated")
+        return [wrong if image.sample.image in self.wrong else None for image in open_]
+
+
 @dataclass(frozen=True, eq=False)
 class _Attack:
-    """Settles images that are wrong as they are, or near them."""
+    """Settles images that are wrong near them."""
 
     model: Model
     eps: Fraction
@@ -269,8 +294,6 @@ class _Attack:
             more=PUBLISHED if (settings.search, settings.attack) == ("paper", "mi-fgsm") else None,
         )
         settled: list[Settled | None] = [None] * len(open_)
-        for i in np.flatnonzero(~result.correct).tolist():
-            settled[i] = Settled(stage="standard", end="violated")
         found = np.flatnonzero(result.found)
         for i, y in zip(found.tolist(), self.model.replay(result.points[found]), strict=True) if len(found) else ():
             point = Counterexample(result.points[i].astype(np.float64), y)

@@ -19,6 +19,7 @@ from surebound.data.dataset import Dataset, Images
 from surebound.domain.sets import exact_norm
 from surebound.errors import MissingFileError, NetworkError, UsageError
 from surebound.evaluate.proofs import ProofFolder
+from surebound.evaluate.room import Room
 from surebound.evaluate.stages import Sample, Settings
 from surebound.evaluate.store import Run
 from surebound.load.onnx_file import fingerprint
@@ -43,6 +44,7 @@ class Task:
     command: str = ""
     proofs: Path | None = None  # the folder for proofs of the images that are verified
     check_proofs: bool = False
+    room: Room = Room()
 
     def __post_init__(self) -> None:
         if self.check_proofs and self.proofs is None:

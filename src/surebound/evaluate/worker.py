@@ -9,6 +9,7 @@ from typing import final
 
 from surebound.evaluate.proofs import ProofFolder, ProofParcels
 from surebound.evaluate.radius import search_radius
+from surebound.evaluate.room import Room
 from surebound.evaluate.stages import Certifier, Open, Settings
 from surebound.evaluate.store import Row
 from surebound.evaluate.task import Samples
@@ -58,10 +59,11 @@ class CertifySetup:
     samples: Samples
     proofs: ProofFolder | None
     remote: bool  # the folder of proofs is elsewhere
+    room: Room = Room()
 
     def __call__(self) -> Do[Work, Result]:
         parcels = ProofParcels(self.network, self.proofs.check) if self.proofs is not None and self.remote else None
-        certifier = Certifier(self.network.model, self.eps, self.settings, parcels or self.proofs)
+        certifier = Certifier(self.network.model, self.eps, self.settings, parcels or self.proofs, self.room)
 
         def do(work: Work, _: Call) -> Result:
             result = self._perform(certifier, work)

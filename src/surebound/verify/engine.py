@@ -14,6 +14,7 @@ from surebound.attacks.pgd import PGD
 from surebound.bounds.around import enclosure_over
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import PASS_PRODUCTS
+from surebound.errors import UsageError
 from surebound.memory import available
 from surebound.network.cost import products
 from surebound.network.graph import Network
@@ -25,6 +26,8 @@ from surebound.verify.options import Options
 from surebound.verify.points import TryPoints
 from surebound.verify.search import Limits
 
+CURVED = ("auto", "upb", "input")  # what networks with other activations than ReLUs can be split by
+
 
 @dataclass(frozen=True, eq=False)
 class Engine:
@@ -34,6 +37,20 @@ class Engine:
     options: Options
     clock: Clock
     elsewhere: Confirming | None = None  # who replays points, if not this process
+
+    def __post_init__(self) -> None:
+        if self.network.piecewise_linear:
+            return
+        if self.options.proof:
+            raise UsageError(
+                "there are no proofs for networks with other activations than ReLU and its piecewise-linear kin; "
+                "expected such a network, or a verification without a proof"
+            )
+        if self.options.branching not in CURVED:
+            raise UsageError(
+                f"the branching '{self.options.branching}' covers ReLU and its piecewise-linear kin only; "
+                f"expected one of: {', '.join(CURVED)}"
+            )
 
     @property
     def network(self) -> Network:

@@ -56,6 +56,10 @@ class Costs:
             before += network.width(k)
         return self.root_passes * total
 
+    def passes(self, network: Network, counts: Sequence[int]) -> float:
+        """Of a pass backwards for so many neurons of each layer."""
+        return sum(count * products(network, network.before(k)) for k, count in enumerate(counts))
+
     def forwards(self, network: Network, inputs: int, ambiguous: Sequence[int]) -> float:
         """Of bounding the parts of a box forwards, every input halved once or as many parts as there may be."""
         each = products(network, network.output) + self.symbol_neuron * sum(network.widths)

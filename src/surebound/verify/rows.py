@@ -12,6 +12,7 @@ from surebound.bounds.around import enclosure_over
 from surebound.bounds.margins import interval_rows, linear_rows
 from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding
 from surebound.bounds.timed import Check
+from surebound.network.activation import Lines as Kind
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Region, stack_rows
@@ -82,7 +83,7 @@ class Rows:
         most = max(counts)
         stacked = [stack_rows(some, most) for some in regions]
         on_output, on_input, constant = (torch.from_numpy(np.stack(part)) for part in zip(*stacked, strict=True))
-        slopes = ("fastlin", "crown") if lines == "either" else (lines,)
+        slopes = _SLOPES[lines]
         bounds = []
         for at in torch.arange(most).split(max(1, self._most // len(regions))):
             self.check()
@@ -93,6 +94,14 @@ class Rows:
                 else linear_rows(enclosure, LayerBounding(slopes=slopes, ascent=None), *rows, check=self.check)
             )
         return [bound[:count] for bound, count in zip(torch.cat(bounds, dim=1), counts, strict=True)]
+
+
+_SLOPES: dict[str, tuple[Kind, ...]] = {
+    "flat": (),
+    "either": ("fastlin", "crown"),
+    "fastlin": ("fastlin",),
+    "crown": ("crown",),
+}
 
 
 def _scale(region: Region) -> float:

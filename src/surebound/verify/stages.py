@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.pgd import PGD
@@ -17,15 +16,15 @@ from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import fold_network, settle_layers
 from surebound.bounds.rounding import HUGE
-from surebound.bounds.witness import NOBODY, on_grid
+from surebound.bounds.witness import NOBODY
 from surebound.memory import available
 from surebound.problem import Region
 from surebound.verify.cascade import Question, Settled, Stage
 from surebound.verify.engine import Engine
 from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs, cheapest, forwards
-from surebound.verify.record import Recording
+from surebound.verify.roots import is_large, root_bounds, seconds_backwards, settle_where_it_matters
 from surebound.verify.rows import Rows
-from surebound.verify.search import Outcome, search_inputs, search_neurons
+from surebound.verify.search import Outcome, search_inputs, search_neurons, search_points
 from surebound.verify.spaces.layers import refine
 from surebound.verify.strategy import Refinement
 from surebound.verify.subject import Subject, specify
@@ -45,6 +44,8 @@ def closing(engine: Engine) -> list[Stage[Question]]:
     options = engine.options
     if options.branching == "input":
         return [Bisection(engine)]
+    if not engine.network.piecewise_linear:
+        return [Bisection(engine), Points(engine)]
     stages: list[Stage[Question]] = [Bisection(engine, early=True), Layers(engine), Bisection(engine)]
     for refinement in options.strategy.refinements:
         stages += [Search(engine), Refine(engine, refinement)]
@@ -90,7 +91,8 @@ class Provable:
 class Layers:
     """Bounds every layer, as tightly as it takes.
 
-    A first pass has fixed slopes; only what that leaves open is folded and α-CROWNed.
+    A first pass has fixed slopes; only what that leaves open is folded and α-CROWNed. In large networks, the layers are
+    bounded only where it matters, at first, and left at that where there is no time for more.
     """
 
     engine: Engine
@@ -119,14 +121,20 @@ class Layers:
     def _bound(self, question: Question) -> None:
         engine, strategy, check = self.engine, self.engine.options.strategy, self.engine.clock.check
         network, box = engine.network, question.open[0].box
-        first, witness = engine.enclosure(box), question.record or NOBODY
-        settle_layers(first, check, witness)
+        first, witness, known = engine.enclosure(box), question.record or NOBODY, None
+        if question.record is None and is_large(engine, intervals := engine.enclosure(box)):
+            known, question.subject = settle_where_it_matters(engine, question, intervals)
+            proved = question.proved(self.name) is not None
+            if proved or seconds_backwards(known) > strategy.matter_time * engine.clock.remaining:
+                return
+        settle_layers(first, check, witness, known=known)
         form: Form = GraphForm.at(first, network.output)
         subject = Subject(network, form, specify(form, question.open), check)
         stays = question.learn(root_bounds(engine, subject, question.recording))
         if not bool(stays.any()):
             return
-        limit = min(strategy.folded_limit, available() // 48)  # a sixth of the memory, in float64
+        memory = engine.options.memory or available() // 6
+        limit = min(strategy.folded_limit, memory // 8)  # numbers in float64
         second = engine.enclosure(box)
         folded = fold_network(second, strategy.layers, check, known=first, limit=limit, witness=witness)
         if folded is None:
@@ -134,16 +142,6 @@ class Layers:
         else:
             form = cheapest(folded, second)
             question.subject = Subject(network, form, specify(form, question.open), check)
-
-
-def root_bounds(engine: Engine, subject: Subject, recording: Recording | None = None) -> Tensor:
-    """A sound bound of each region, without splits. # (regions,) float64"""
-    nodes, duals = subject.roots()
-    found = subject.bound(nodes, duals, engine.options.strategy.root).duals
-    if recording is None:
-        return subject.sound_bounds(nodes, found)
-    found = replace(found, alpha=on_grid(found.alpha))
-    return recording.roots(subject, found, subject.sound_bounds(nodes, found))
 
 
 @dataclass(frozen=True)
@@ -180,6 +178,10 @@ class Bisection:
     def _patience(self, question: Question) -> float | None:
         """Seconds that the search may be expected to take; None if there should be none."""
         options = self.engine.options
+        if options.branching == "auto" and not self.engine.network.piecewise_linear:
+            jumps = any(function is not None and function.jumps for function in self.engine.network.functions)
+            suits = self._varying(question) <= options.strategy.input_limit and not jumps
+            return np.inf if suits else None
         if options.branching == "auto":
             assert question.subject is not None
             ambiguous = int(question.subject.relaxation.ambiguous.sum())
@@ -232,6 +234,28 @@ class Search:
             search_neurons(question.subject, question.branching, strategy, engine.clock, points, limits),
             self.name,
         )
+
+
+@dataclass(frozen=True)
+class Points:
+    """Bounds every layer, then a search that splits neurons at points: for networks that have other activations than
+    ReLUs."""
+
+    engine: Engine
+    name: str = "search"
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        return [self._search(question) for question in open_]
+
+    def _search(self, question: Question) -> Settled | None:
+        engine, regions = self.engine, question.open
+        question.branching = "upb"
+        with engine.clock.phase("root"):
+            enclosure = engine.enclosure(regions[0].box)
+            settle_layers(enclosure, engine.clock.check)
+        points = engine.try_points(regions)
+        outcome = search_points(enclosure, regions, engine.options.strategy, engine.clock, points, engine.limits)
+        return _ended(question, outcome, self.name)
 
 
 def _ended(question: Question, outcome: Outcome, stage: str) -> Settled | None:

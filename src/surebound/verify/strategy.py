@@ -51,6 +51,8 @@ class Strategy:
     # The root
     layers: LayerBounding = field(default_factory=LayerBounding)  # bounds on the layers, once for a box
     root: Ascent = Ascent(iterations=20)  # and on the property, before any split
+    matter_shares: tuple[float, ...] = (0.8, 0.9)  # of what relaxations cost, whose neurons large networks bound first,
+    matter_time: float = 0.3  # of the remaining time, beyond which they are not bounded any more tightly
     folded_limit: int = 2**27  # numbers in a folded form's matrices, 1 GiB in float64; beyond, the graph form is used
 
     # What is split

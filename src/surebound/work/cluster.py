@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any, Generic, final
 from uuid import uuid4
 
@@ -32,8 +33,11 @@ QUIET = {  # before Ray is imported: it counts its users, and talks
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # it reports on workers that died, on stdout
 }
 _PATIENCE = 5.0  # seconds for an address to answer
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # of HTTP/2: RFC 9113, section 3.4
+_SETTINGS = 4  # the type of frame that a server begins with
 _TICK = 0.5  # seconds
 _FRESH = 1.0  # seconds for which the cluster's size is taken as known
+_NOT_INSTALLED = "a cluster needs Ray, which is not installed; expected it after pip install 'surebound[ray]'"
 _UNITS = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 
 
@@ -161,10 +165,20 @@ def _import() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise UsageError(
-            "a cluster needs Ray, which is not installed; expected it after pip install 'surebound[ray]'"
-        ) from error
+        raise UsageError(_NOT_INSTALLED) from error
     return ray
+
+
+def expect_cluster(address: str) -> None:
+    """Raise UsageError if there is no such cluster, as far as that can be known without joining it."""
+    try:
+        found = find_spec("ray")
+    except ValueError:  # what Python makes of a module that is barred
+        found = None
+    if found is None:
+        raise UsageError(_NOT_INSTALLED)
+    if address != "auto":
+        _expect_answer(address)
 
 
 def _here() -> str:
@@ -200,17 +214,30 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _expect_answer(address: str) -> None:
-    """Raise UsageError if nobody listens: Ray itself would take minutes to say so."""
+    """Raise UsageError if nobody listens, or something else than Ray: Ray itself would take minutes to say so.
+
+    Ray's head node talks gRPC, over HTTP/2: it answers a greeting with its settings.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"--cluster is '{address}'; expected auto or HOST:PORT")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE):
-            pass
+        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0" and not _greets(connection):
+                raise OSError("what listens there is not Ray")
     except (OSError, OverflowError) as error:
         raise UsageError(
             f"there is no cluster at '{address}' ({one_line(error)}); expected HOST:PORT of a Ray head node, or auto"
         ) from error
+
+
+def _greets(connection: socket.socket) -> bool:
+    """Whether a server says what one of gRPC's begins with: a frame of settings, after its length in three bytes."""
+    connection.sendall(_HELLO)
+    heard = b""
+    while len(heard) < 4 and (more := connection.recv(64)):
+        heard += more
+    return heard[3:4] == bytes([_SETTINGS])
 
 
 def _refusal(address: str, error: Exception) -> str:
@@ -221,8 +248,9 @@ def _refusal(address: str, error: Exception) -> str:
         here = {"Ray": version("ray"), "Python": platform.python_version()}
         theirs, ours = (" and ".join(f"{name} {of[name]}" for name in here if name in of) for of in (found, here))
         return f"the cluster at '{address}' has {theirs}; expected {ours}, as here"
+    first = words.partition("Last connection error")[0]  # the rest is a traceback of Ray's
     return (
-        f"cannot join the cluster at '{address}': {one_line(Exception(words))}; expected a Ray cluster with a node here"
+        f"cannot join the cluster at '{address}': {one_line(Exception(first))}; expected a Ray cluster with a node here"
     )
 
 

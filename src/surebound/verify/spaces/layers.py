@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Duals, Slopes, Specification, Splits, ascend, evaluate
+from surebound.bounds.beta_crown import Duals, Slopes, Specification, Splits, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Rows
@@ -84,7 +84,7 @@ class LayerSpace:
         self.form, self.refinement = form, refinement
         self.rows = replace(rows, error=form.start_error(rows))
         self.relaxation = relax(form.lower, form.upper)
-        self.fast, self.fast_relaxation = form.to(torch.float32), self.relaxation.to(torch.float32)
+        self.kernel, self.fast_relaxation = form.kernel(), self.relaxation.to(torch.float32)
         thin = rows.to(torch.float32)
         self.specification = Specification(thin, tuple(range(len(rows) + 1)), thin.error)
         self.batch = max(1, _PASS // max(form.columns, 1))
@@ -108,7 +108,7 @@ class LayerSpace:
         state, signs = nodes.state, nodes.state["signs"]
         ascent = self.refinement.start if bool((nodes.depth == 0).all()) else self.refinement.ascent
         splits, duals = Splits(nodes.region, signs), Duals(state["alpha"], state["beta"], None)
-        found = ascend(self.fast, self.specification, self.fast_relaxation, splits, duals, ascent)
+        found = self.kernel.ascend(self.specification, self.fast_relaxation, splits, duals, ascent)
         assert found.duals.beta is not None
         slopes = Slopes.of(self.relaxation, signs)
         alpha = on_grid(found.duals.alpha)

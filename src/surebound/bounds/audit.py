@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surebound.domain.exact import least_over_ball
 from surebound.errors import SureboundError
 from surebound.network.arrays import flat, library, spread
 from surebound.network.graph import Input, Network, Neurons
@@ -198,7 +199,7 @@ def pulled(
     enclosure: Enclosure,
     box: int,
 ) -> Fraction:
-    """The exact dual bound of a row: eq. 15 of the paper, over the box that the enclosure has for the input."""
+    """The exact dual bound of a row: eq. 15 of the paper, over the domain that the enclosure has for the input."""
     coefficients = {node: c[row] for node, c in meaning.on.items()}
     value: Fraction = meaning.constant[row]
     for i in range(max(coefficients), 0, -1):
@@ -218,7 +219,7 @@ def pulled(
             contributions = adjoint(op, c)
         for j, p in zip(network.nodes[i].inputs, contributions, strict=True):
             coefficients[j] = coefficients[j] + p if j in coefficients else p
-    return value + _minimum(coefficients[0], enclosure, 0, box) if 0 in coefficients else value
+    return value + _least(coefficients[0], enclosure, box) if 0 in coefficients else value
 
 
 def adjoint(op: Affine, c: Exact) -> tuple[Exact, ...]:
@@ -259,6 +260,17 @@ def _matrix(op: Any) -> Exact:
 def _bias(op: Affine) -> Exact:
     assert op.bias is not None
     return exact(spread(op.bias, op.shape)).reshape(-1)
+
+
+def _least(c: Exact, enclosure: Enclosure, box: int) -> Fraction:
+    """min c·x over the domain that the enclosure has for the input."""
+    balls = enclosure.balls
+    if balls is None:
+        return _minimum(c, enclosure, 0, box)
+    centre, radius, lower, upper = (
+        exact(t[box]).tolist() for t in (balls.centre, balls.radius, balls.lower, balls.upper)
+    )
+    return least_over_ball([Fraction(v) for v in c.tolist()], centre, radius[0], lower, upper, balls.norm)
 
 
 def _minimum(c: Exact, enclosure: Enclosure, node: int, box: int) -> Fraction:

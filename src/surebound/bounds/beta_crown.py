@@ -225,7 +225,7 @@ class Evaluated:
 
     bound: Tensor  # (nodes,) less the rounding error when the form is rigorous
     pulled: Pulled
-    x: Tensor  # (nodes, inputs) the minimiser over the box
+    x: Tensor  # (nodes, inputs) the minimiser over the domain
     chosen: dict[int, Tensor]  # layer -> the slope that the sign of λ̄ chose, (nodes, neurons of the layer)
 
 
@@ -265,15 +265,15 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
         return mu
 
     pulled = form.backward(-start.coefficients, activate, keep=keep)
-    x = where(pulled.at_input > 0, form.box_upper, form.box_lower)
-    bound = start.constant - (pulled.at_input * x).sum(1) - intercepts + pulled.constant
+    least = form.minimum.minimise(pulled.at_input)
+    bound = start.constant + least.value - intercepts + pulled.constant
     if bound.dtype == library(bound).float64:
-        error = pulled.error + cancelled + start.error + form.evaluation_error(pulled.at_input, held)
+        error = pulled.error + cancelled + start.error + form.evaluation_error(pulled.at_input, held) + least.error
         magnitude = abs(bound) + abs(start.constant) + abs(pulled.constant) + held
         bound = bound - (error * SLACK + 8 * U * magnitude + UNDERFLOW)
         if (audit := auditor()) is not None:
             audit.dual_bound(form, start, slopes, duals, bound)
-    return Evaluated(where(library(bound).isfinite(bound), bound, -inf), pulled, x, chosen)
+    return Evaluated(where(library(bound).isfinite(bound), bound, -inf), pulled, least.x, chosen)
 
 
 def _reach(form: Form) -> Tensor:

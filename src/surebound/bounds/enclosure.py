@@ -28,19 +28,27 @@ from surebound.network.op import Affine, absolute
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from surebound.bounds.around import Around
+    from surebound.domain.balls import Balls
+
 
 class Enclosure:
     """Sound lower and upper bounds on nodes over a batch of boxes, extended node by node as layers are tightened."""
 
-    def __init__(self, network: Network, lower: Tensor, upper: Tensor) -> None:
-        """`network` in float64; lower, upper: (boxes, *input_shape) float64."""
-        self.network = network
+    def __init__(self, network: Network, lower: Tensor, upper: Tensor, *, around: Around | None = None) -> None:
+        """`network` in float64; lower, upper: (boxes, *input_shape) float64. With `around`, there is a ball in each."""
+        self.network, self.around = network, around
         tame = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_append`
         where = library(lower).where
         self.lower: list[Tensor] = [where(tame, lower, -inf)]
         self.upper: list[Tensor] = [where(tame, upper, inf)]
         self.errors: dict[int, Tensor] = {}  # node -> E_v, (boxes, *shape)
         self.counts = Counts(network)
+
+    @property
+    def balls(self) -> Balls | None:
+        """The domains, if they are less than the boxes."""
+        return None if self.around is None else self.around.balls
 
     @property
     def boxes(self) -> int:
@@ -54,6 +62,8 @@ class Enclosure:
         """Propagate intervals up to and including a node."""
         for i in range(len(self.lower), node + 1):
             self._propagate(i)
+            if self.around is not None and (found := self.around.bounds(i)) is not None:
+                self.tighten(i, *found)
 
     def tighten(self, node: int, lower: Tensor, upper: Tensor) -> None:
         """Intersect a node's interval with sound bounds. # (boxes, *shape)"""
@@ -153,9 +163,17 @@ def _up(x: Tensor) -> Tensor:
     return library(x).nextafter(x, zeros(x) + inf)
 
 
-def enclose(network: Network, lower: Tensor, upper: Tensor, layers: Iterable[tuple[Tensor, Tensor]] = ()) -> Enclosure:
+def enclose(
+    network: Network,
+    lower: Tensor,
+    upper: Tensor,
+    layers: Iterable[tuple[Tensor, Tensor]] = (),
+    *,
+    around: Around | None = None,
+) -> Enclosure:
     """Intervals for all nodes, with known bounds (boxes, neurons) of the first layers taken into account."""
-    enclosure = Enclosure(network, *(retyped(end, library(end).float64) for end in (lower, upper)))
+    ends = [retyped(end, library(end).float64) for end in (lower, upper)]
+    enclosure = Enclosure(network, ends[0], ends[1], around=around)
     for k, (low, high) in enumerate(layers):
         node = network.before(k)
         enclosure.extend(node)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from surebound.bounds.audit import auditor
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
+from surebound.bounds.minimum import BallMinimum, BoxMinimum, Minimum
 from surebound.bounds.rounding import DECIMAL, SLACK, TINY, gamma
 from surebound.network.arrays import Lazy, concat, flat, library, retyped, zeros
 from surebound.network.graph import Network, dot
@@ -77,6 +78,13 @@ class GraphForm:
     @property
     def box_upper(self) -> Tensor:
         return self._box(self.enclosure.upper[0])
+
+    @property
+    def minimum(self) -> Minimum:
+        if self.enclosure.balls is None:
+            return BoxMinimum(self.box_lower, self.box_upper)
+        balls = self.enclosure.balls.to(self.lower.dtype)
+        return BallMinimum(balls.map(lambda t: t[0] if len(t) == 1 else t.repeat_interleave(self.per_box, 0)))
 
     def _box(self, bound: Tensor) -> Tensor:
         box = retyped(flat(bound), self.lower.dtype)

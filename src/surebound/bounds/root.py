@@ -26,6 +26,7 @@ from surebound.bounds.support import groups
 from surebound.bounds.tangents import TangentForm
 from surebound.bounds.timed import Check, timed
 from surebound.bounds.witness import LINES, NOBODY, Reason, Witness, on_grid
+from surebound.domain.balls import Balls
 from surebound.network.activation import Lines as Kind
 from surebound.network.conv import Conv
 from surebound.network.cost import products
@@ -164,13 +165,14 @@ def one_hot(index: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(index, width).double()
 
 
-def interval_is_exact(network: Network, node: int) -> bool:
-    """Whether no linear bound can improve on a node's interval: the input's elements are mixed once at most."""
-    mixed = 0
+def interval_is_exact(network: Network, node: int, balls: Balls | None = None) -> bool:
+    """Whether no linear bound can improve on a node's interval: the input's elements are mixed once at most, or over a
+    ball not at all."""
+    mixed, most = 0, 1 if balls is None else 0
     while node:
         op, inputs = network.nodes[node].op, network.nodes[node].inputs
         mixed += isinstance(op, Conv | ConvTranspose | Linear)
-        if isinstance(op, Neurons) or len(inputs) > 1 or mixed > 1:
+        if isinstance(op, Neurons) or len(inputs) > 1 or mixed > most:
             return False
         (node,) = inputs
     return True
@@ -209,7 +211,7 @@ def settle_layers(
         if known is not None:
             enclosure.tighten(node, known.lower[node], known.upper[node])
         centred.extend(node)
-        if interval_is_exact(network, node):
+        if interval_is_exact(network, node, enclosure.balls):
             continue
         low, high = (t[0].clone() for t in enclosure.layer(k))
         asked = torch.ones_like(low, dtype=torch.bool) if only is None else only[where]
@@ -252,7 +254,7 @@ def fold_network(
             enclosure.tighten(node, known.lower[node], known.upper[node])
         low, high = (t[0].clone() for t in enclosure.layer(k))
         candidates = torch.nonzero((low < 0) & (high > 0)).flatten()
-        exact = interval_is_exact(network, node)
+        exact = interval_is_exact(network, node, enclosure.balls)
         kept: list[Rows] = []
         work = products(network, node) // 2  # at most about that: single neurons go back in the windows they read
         for index in _chunks(candidates, _widest(form, enclosure), work, check, most):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from surebound.bounds.enclosure import Enclosure
     from surebound.load.onnx import Survey
     from surebound.network.graph import Network
-    from surebound.problem import Box, Property
+    from surebound.problem import Property
 
 _LABEL = 13  # the width of the labels on the left
 _BYTES = 12  # of a folded weight, in float64 for proofs and in float32 for the search
@@ -101,13 +101,14 @@ def _print_problem(path: str, network: "Network", problem: "Property") -> None:
     box = boxes[0]
     varying = int((box.upper > box.lower).sum())
     _line("first box", f"{varying:,} of {_some(network.inputs, 'input')} vary")
+    from surebound.bounds.around import enclosure_over
     from surebound.bounds.root import settle_layers
 
-    enclosure = _enclosure(network, box)
+    enclosure = enclosure_over(network, [box])
     enclosure.extend(len(network.nodes) - 1)
     columns = [("ambiguous by intervals", _ambiguous(enclosure))]
     begin = time.monotonic()
-    enclosure = _enclosure(network, box)
+    enclosure = enclosure_over(network, [box])
     settle_layers(enclosure, lambda: None)
     columns.append(("by CROWN", _ambiguous(enclosure)))
     seconds = time.monotonic() - begin
@@ -123,16 +124,6 @@ def _print_problem(path: str, network: "Network", problem: "Property") -> None:
 def _some(count: int, noun: str) -> str:
     plural = noun + ("es" if noun.endswith("x") else "s")
     return f"{count:,} {noun if count == 1 else plural}"
-
-
-def _enclosure(network: "Network", box: "Box") -> "Enclosure":
-    import torch
-
-    from surebound.bounds.enclosure import Enclosure
-
-    return Enclosure(
-        network, *(torch.from_numpy(end).reshape(1, *network.input_shape) for end in (box.lower, box.upper))
-    )
 
 
 def _ambiguous(enclosure: "Enclosure") -> list[int]:

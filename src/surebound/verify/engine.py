@@ -11,6 +11,7 @@ from torch import Tensor
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
+from surebound.bounds.around import enclosure_over
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import PASS_PRODUCTS
 from surebound.errors import UsageError
@@ -18,7 +19,7 @@ from surebound.memory import available
 from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.network.model import Model
-from surebound.problem import Box, Counterexample, Region
+from surebound.problem import Counterexample, Domain, Region
 from surebound.verify.clock import Budget, Clock
 from surebound.verify.confirm import Confirm, Confirming
 from surebound.verify.options import Options
@@ -72,9 +73,8 @@ class Engine:
         memory = self.options.memory or available() // 4
         return Limits(memory=memory, early_stop=self.options.early_stop, seed=self.options.seed)
 
-    def enclosure(self, box: Box) -> Enclosure:
-        shape = (1, *self.network.input_shape)
-        return Enclosure(self.network, *(torch.from_numpy(end).reshape(shape) for end in (box.lower, box.upper)))
+    def enclosure(self, domain: Domain) -> Enclosure:
+        return enclosure_over(self.network, [domain])
 
     def attack(
         self, attack: PGD | MIFGSM, regions: Sequence[Region], start: Tensor | None = None

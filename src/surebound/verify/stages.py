@@ -161,6 +161,8 @@ class Bisection:
         return [self._search(question) for question in open_]
 
     def _search(self, question: Question) -> Settled | None:
+        if question.open[0].box.norm != "inf":  # parts of a ball are not boxes
+            return None
         patience = self._patience_early(question) if self.early else self._patience(question)
         if patience is None:
             return None

@@ -47,6 +47,7 @@ class PointSpace:
     def __init__(self, enclosure: Enclosure, regions: Sequence[Region], strategy: Strategy, clock: Clock) -> None:
         self.network, self.strategy, self.clock = enclosure.network, strategy, clock
         self.box = enclosure.lower[0], enclosure.upper[0]  # (1, *input_shape)
+        self.around = enclosure.around
         self.rows, self.regions = padded_rows(regions, self.network), len(regions)
         self.layers = consecutive(self.network.widths)
         self.functions = [function or RELU for function in self.network.functions]
@@ -159,7 +160,8 @@ class PointSpace:
     def _enclosure(self, nodes: Nodes) -> Enclosure:
         lower, upper = (end.expand(len(nodes), *end.shape[1:]) for end in self.box)
         layers = [(nodes.state["lower"][:, at], nodes.state["upper"][:, at]) for at in self.layers]
-        return enclose(self.network, lower, upper, layers)
+        around = None if self.around is None else self.around.repeated(len(nodes))
+        return enclose(self.network, lower, upper, layers, around=around)
 
     def _form_of(self, enclosure: Enclosure) -> tuple[GraphForm, Tensor, Tensor]:
         """The form of nodes, and the intervals of their neurons as they came out, empty ones included."""

@@ -74,6 +74,7 @@ class Centred:
     """
 
     def __init__(self, enclosure: Enclosure, check: Check = lambda: None) -> None:
+        assert enclosure.network.piecewise_linear
         self._enclosure, self._check = enclosure, check
         self._network = _without_biases(enclosure.network).to(torch.float32)
         self._centres: list[Tensor] = [(enclosure.lower[0] + enclosure.upper[0]) / 2]

@@ -79,6 +79,7 @@ class Centred:
     """
 
     def __init__(self, enclosure: Enclosure, check: Check = lambda: None) -> None:
+        assert enclosure.network.piecewise_linear
         self._enclosure, self._check = enclosure, check
         self._network = _without_biases(enclosure.network).to(torch.float32)
         self._minimum: BallMinimum | None = None

@@ -48,6 +48,7 @@ class FoldedForm:
     @staticmethod
     def empty(enclosure: Enclosure) -> "FoldedForm":
         """The form before its first layer; `enclosure` holds one box."""
+        assert enclosure.network.piecewise_linear  # neurons that keep their sign are lines
         lower, upper = enclosure.lower[0].flatten(), enclosure.upper[0].flatten()
         pinned = upper - lower <= PINNED * torch.maximum(lower.abs(), upper.abs())
         free = torch.nonzero(~pinned).flatten()

@@ -14,8 +14,8 @@ The simulation draws 10,000 images from those recorded, with replacement, and ce
 batches are screened first, then what is open is searched from the lowest margin on (*hardest first*), or, to compare,
 open images go before further batches, as they come. A worker takes as long to start as one does here; the process
 that hands out work writes the rows of all answers that have come before it hands out more, at the rate that the store
-takes them here. *With losses*, a tenth of the nodes, eight workers each, vanish at some moment with what they were at and are
-replaced a minute later. The efficiency is the time of one worker over that of all workers together.
+takes them here. *With losses*, a tenth of the nodes, eight workers each, vanish at some moment with what they were at
+and are replaced a minute later. The efficiency is the time of one worker over that of all workers together.
 
 Report: benchmarks/results/scale.md. Exits 1 if the measured runs disagree on an image.
 """
@@ -169,10 +169,11 @@ def _section(count: int, name: str, records: Sequence[Record], alone: float, tog
     text = [
         f"## {name}\n",
         f"**At {TARGET} workers, {count:,} images are certified with an efficiency of {aimed:.0%}.** They are "
-        f"{work:,.0f} s of work, {work / TARGET:,.0f} s for each of these workers; a worker starts in {costs.start:.1f} s,"
-        f" a batch costs {costs.batch:.2f} s beyond its images, and the longest search takes "
-        f"{max(searched, default=0.0):.1f} s, below which no number of workers gets. The store, at {together:,.0f} rows "
-        f"a second, is the limit at about {together * work / count:,.0f} workers. {sum(i.search is not None for i in images)} of the recorded images needed a search.\n",
+        f"{work:,.0f} s of work, {work / TARGET:,.0f} s for each of these workers. A worker starts in "
+        f"{costs.start:.1f} s, a batch costs {costs.batch:.2f} s beyond its images, and the longest search takes "
+        f"{max(searched, default=0.0):.1f} s, below which no number of workers gets. The store, at {together:,.0f} "
+        f"rows a second, is the limit at about {together * work / count:,.0f} workers. "
+        f"{sum(i.search is not None for i in images)} of the recorded images needed a search.\n",
         f"{measured}\n{len(wrong)} contradictions between the runs.\n" if runs else "",
         f"Simulated, {count:,} images:\n\n{table}",
     ]

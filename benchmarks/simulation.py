@@ -2,8 +2,8 @@
 
 Workers share nothing but the process that hands out work, as in `surebound certify`: it screens images in batches, and
 what they leave open goes out one by one. That process takes all answers that have come since it last looked and writes
-their rows, in one transaction, before it hands out anything else; a worker waits until then. Nodes may be lost with all their workers: what these were at is done
-again, and others take the node's place a while later.
+their rows, in one transaction, before it hands out anything else; a worker waits until then. Nodes may be lost with all
+their workers: what these were at is done again, and others take the node's place a while later.
 """
 
 import heapq

@@ -82,7 +82,8 @@ class Certifying:
     def together(self) -> Iterator[None]:
         """Rows that become known inside are written at its end, at once: to sync the store takes longer than to write
         to it, and many workers may have answered meanwhile."""
-        self._waiting = waiting = []
+        waiting: list[Row] = []
+        self._waiting = waiting
         try:
             yield
         finally:

@@ -76,7 +76,9 @@ class Desk(Generic[Task, Result]):
     def events(self, tick: float | None = None) -> Iterator[Event[Task, Result] | None]:
         """What happens, until all is done; None whenever nothing happened for `tick` seconds."""
         for together in self.batches(tick):
-            yield from together or [None]
+            if not together:
+                yield None
+            yield from together
 
     def batches(self, tick: float | None = None) -> Iterator[list[Event[Task, Result]]]:
         """The same, with what happened meanwhile taken together; nothing if that is nothing."""

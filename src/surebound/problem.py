@@ -24,6 +24,8 @@ from surebound.domain.sets import Box as Box
 from surebound.domain.sets import Domain as Domain
 from surebound.domain.sets import Vector as Vector
 from surebound.domain.sets import as_numbers, box_around, exact_norm
+from surebound.domain.sets import round_down as round_down
+from surebound.domain.sets import round_up as round_up
 from surebound.errors import PropertyError, UsageError
 from surebound.verdict import Counterexample as Counterexample
 from surebound.verdict import Status as Status

@@ -210,6 +210,7 @@ class Objective:
 def round_inward(box: Domain) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The smallest float32 not below `box.lower` and the largest not above `box.upper`, element by element.
 
+    >>> from surebound.problem import Box
     >>> lower, upper = round_inward(Box(np.array([0.1]), np.array([0.1])))
     >>> bool(lower[0] >= 0.1 >= upper[0]), bool(lower[0] <= upper[0])
     (True, False)

@@ -48,7 +48,6 @@ class FoldedForm:
     @staticmethod
     def empty(enclosure: Enclosure) -> "FoldedForm":
         """The form before its first layer; `enclosure` holds one box."""
-        assert enclosure.network.piecewise_linear  # neurons that keep their sign are lines
         lower, upper = enclosure.lower[0].flatten(), enclosure.upper[0].flatten()
         pinned = upper - lower <= PINNED * torch.maximum(lower.abs(), upper.abs())
         free = torch.nonzero(~pinned).flatten()
@@ -144,6 +143,7 @@ class FoldedForm:
 
         To the error of folding it adds what evaluating a bound with this block in float64 may add.
         """
+        assert self.enclosure.network.piecewise_linear  # neurons that keep their sign are lines
         error = (
             rows.error
             + gamma(len(index) + self._later) * (rows.coefficients.abs() @ self.magnitudes())

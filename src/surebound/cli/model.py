@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surebound.cli.arguments import check_network, count, eps, eps_text, indices, thread_count
-from surebound.domain.sets import NORMS
+from surebound.domain import NORMS
 from surebound.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:

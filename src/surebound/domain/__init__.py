@@ -2,3 +2,8 @@
 
 `sets` has them as users write them, with their exact numbers; `balls` has many at once, as tensors.
 """
+
+from typing import Literal
+
+Norm = Literal["inf", "2", "1"]
+NORMS: tuple[Norm, ...] = ("inf", "2", "1")

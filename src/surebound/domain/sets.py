@@ -7,16 +7,15 @@ holds over the domain. Ends are rounded outward to float64; a ball's centre and 
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from surebound.domain import Norm as Norm
 from surebound.errors import PropertyError, UsageError
 
 Vector = NDArray[np.float64]
-Norm = Literal["inf", "2", "1"]
-NORMS: tuple[Norm, ...] = ("inf", "2", "1")
 _CALLED: dict[object, Norm] = {"inf": "inf", "2": "2", "1": "1", inf: "inf", 2: "2", 1: "1"}
 
 

@@ -39,9 +39,11 @@ lint: $(INSTALLED) ## check style, types and imports
 mutants: $(INSTALLED) ## put bugs into the code and see that tests notice, about twenty minutes
 	$(BIN)/python tests/mutate.py --jobs $(JOBS) --table docs/mutants.md
 
-fuzz: $(INSTALLED) ## claim false things to verifier and checker, fifty minutes
+fuzz: $(INSTALLED) ## claim false things to verifier and checker, an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/false_claims.py --minutes 10
 	OMP_NUM_THREADS=1 $(BIN)/python tests/check/fuzz.py --minutes 30
+	OMP_NUM_THREADS=1 $(BIN)/python tests/check/models.py --minutes 5
+	OMP_NUM_THREADS=1 $(BIN)/python tests/check/extremes.py --minutes 5
 	OMP_NUM_THREADS=1 $(BIN)/python tests/lying.py --minutes 10
 
 bench: $(INSTALLED) ## measure speed in ratios, about four minutes

@@ -24,7 +24,7 @@ ENGINES = {
 
 def setting(args: argparse.Namespace) -> str:
     """What the recorded times depend on."""
-    return f"{args.first} images, eps {args.eps}, timeout {args.timeout:g} s, search {args.search}"
+    return f"{args.model.name}, {args.first} images, eps {args.eps}, timeout {args.timeout:g} s, search {args.search}"
 
 
 def record(args: argparse.Namespace, log: Log) -> None:

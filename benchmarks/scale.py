@@ -1,20 +1,21 @@
 """A certification of 10,000 images on 1 to 1,000 workers, simulated from the measured times of a real one.
 
-    python benchmarks/scale.py --record --measure --resume    # an hour on two quiet cores
-    python benchmarks/scale.py                                # the simulation again, from what was recorded
+    python benchmarks/scale.py --record --measure --resume      # ten minutes on two quiet cores, after a training
+    python benchmarks/scale.py --network conv-2-255 --first 300 --timeout 60 --record --resume    # another network, too
+    python benchmarks/scale.py                                  # the simulations again, from what was recorded
 
 --record certifies CIFAR-10 images in this process, with one thread, and notes the processor time that each batch of
-screening and each search took, and the margin that screening left (--model; by default an IBP-R network trained once
-into benchmarks/.cache). --measure runs the same images by the command: in one process with one thread, with two
-workers, and on a Ray of two nodes with one processor each. Both keep what they have in the log and go on after an
-interruption.
+screening and each search took, and the margin that screening left (--network names one that is trained once into
+benchmarks/.cache, --model a folder). --measure runs the same images by the command: in one process with one thread,
+with two workers, and on a Ray of two nodes with one processor each. Both keep what they have in the log and go on
+after an interruption.
 
 The simulation draws 10,000 images from those recorded, with replacement, and certifies them on any number of workers:
 batches are screened first, then what is open is searched from the lowest margin on (*hardest first*), or, to compare,
 open images go before further batches, as they come. A worker takes as long to start as one does here; the process
-that hands out work writes the rows of each answer before it hands out more, at the rate that the store takes them
-here. *With losses*, a tenth of the nodes, eight workers each, vanish at some moment with what they were at and are
-replaced a minute later. The efficiency is the time of one worker over that of all workers together.
+that hands out work writes the rows of all answers that have come before it hands out more, at the rate that the store
+takes them here. *With losses*, a tenth of the nodes, eight workers each, vanish at some moment with what they were at
+and are replaced a minute later. The efficiency is the time of one worker over that of all workers together.
 
 Report: benchmarks/results/scale.md. Exits 1 if the measured runs disagree on an image.
 """
@@ -27,9 +28,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from cached import trained
+from cached import RECIPES, trained
 from common import RESULTS, SHARED, Log, Record, Unavailable, command_text, machine, markdown_table, write_report
-from recording import ENGINES, SMALL, measure, record, setting
+from recording import ENGINES, SMALL, measure, record
 from simulation import BATCH, Costs, Image, Losses, replay
 from store import row_rate
 
@@ -42,14 +43,13 @@ def main() -> int:
     log = Log(args.log, ("kind", "name", "setting"), resume=args.resume or not (args.record or args.measure))
     try:
         if args.record or args.measure:
-            args.model = args.model or trained("ibp-r-cifar", threads=2, data=args.data)
+            args.model = args.model or trained(args.network, threads=2, data=args.data)
         if args.record:
             record(args, log)
         if args.measure:
             for engine in ENGINES:
                 measure(args, log, engine)
-        found = [r for r in log.records.values() if r["setting"] == setting(args)]
-        text, agree = report(args, found)
+        text, agree = report(args, list(log.records.values()))
     except Unavailable as reason:
         print(reason, file=sys.stderr)
         return 2
@@ -132,36 +132,50 @@ def disagreements(runs: Sequence[Record]) -> list[str]:
 
 def report(args: argparse.Namespace, records: Sequence[Record]) -> tuple[str, bool]:
     """The whole Markdown page, and whether the runs agree."""
-    images, costs = recorded(records)
     with tempfile.TemporaryDirectory() as folder:
         shape = (3, 32, 32)
         alone = row_rate(Path(folder, "alone.sqlite"), shape)
         together = row_rate(Path(folder, "batch.sqlite"), shape, size=BATCH)
-    costs = Costs(start=costs.start, batch=costs.batch, answer=1 / alone, row=1 / together)
-    many = drawn(images, args.images)
-    table, aimed = _table(many, costs)
-    runs = [r for r in records if r["kind"] == "run"]
-    wrong = disagreements(runs)
-    work = sum(i.screening + (i.search or 0.0) for i in many)
-    longest = max((i.search or 0.0) for i in many)
-    limit = alone * work / len([i for i in many if i.search is not None])
     intro = [" ".join(part.split()) for part in (__doc__ or "").split("\n\n")[2:4]]
+    settings = dict.fromkeys(r["setting"] for r in records)
+    if not settings:
+        raise Unavailable("nothing is recorded: pass --record")
+    parts = [
+        _section(args.images, name, [r for r in records if r["setting"] == name], alone, together) for name in settings
+    ]
     text = [
         "# Certifying on many workers\n",
         f"{machine(1)}\n",
         *(f"{part}\n" for part in intro),
-        f"Recorded: {setting(args)}; {len([i for i in images if i.search is not None])} of them needed a search.\n",
-        f"**At {TARGET} workers, {args.images:,} images are certified with an efficiency of {aimed:.0%}.** They are "
-        f"{work:,.0f} s of work; the longest search takes {longest:.0f} s, below which no number of workers gets.\n",
-        f"## Measured, {args.first:,} images\n\n{_measured(runs, images, costs)}",
-        f"{len(wrong)} contradictions between the runs.\n" if runs else "",
-        f"## Simulated, {args.images:,} images\n\n{table}",
-        f"A worker starts in {costs.start:.1f} s, a batch costs {costs.batch:.2f} s beyond its images.\n",
-        "## Where the process that hands out work becomes the limit\n",
-        f"The store takes {alone:,.0f} rows a second one by one, {together:,.0f} in batches of {BATCH} "
-        f"(synced, images of CIFAR-10's size). Searches that end one by one would need about {limit:,.0f} workers to "
-        "fill it, at the times recorded here.\n",
+        f"The store takes {alone:,.0f} rows a second one by one, as searches end, and {together:,.0f} in batches of "
+        f"{BATCH}, as screening does (synced, images of CIFAR-10's size).\n",
+        *(text for text, _ in parts),
         f"```\n{command_text()}\n```\n",
+    ]
+    return "\n".join(text), all(agree for _, agree in parts)
+
+
+def _section(count: int, name: str, records: Sequence[Record], alone: float, together: float) -> tuple[str, bool]:
+    """What was recorded and measured of one certification and what becomes of it; whether the runs agree."""
+    images, costs = recorded(records)
+    costs = Costs(start=costs.start, batch=costs.batch, answer=1 / alone, row=1 / together)
+    many = drawn(images, count)
+    table, aimed = _table(many, costs)
+    runs = [r for r in records if r["kind"] == "run"]
+    wrong = disagreements(runs)
+    work = sum(i.screening + (i.search or 0.0) for i in many)
+    searched = [i.search for i in many if i.search is not None]
+    measured = f"Measured, these images:\n\n{_measured(runs, images, costs)}"
+    text = [
+        f"## {name}\n",
+        f"**At {TARGET} workers, {count:,} images are certified with an efficiency of {aimed:.0%}.** They are "
+        f"{work:,.0f} s of work, {work / TARGET:,.0f} s for each of these workers. A worker starts in "
+        f"{costs.start:.1f} s, a batch costs {costs.batch:.2f} s beyond its images, and the longest search takes "
+        f"{max(searched, default=0.0):.1f} s, below which no number of workers gets. The store, at {together:,.0f} "
+        f"rows a second, is the limit at about {together * work / count:,.0f} workers. "
+        f"{sum(i.search is not None for i in images)} of the recorded images needed a search.\n",
+        f"{measured}\n{len(wrong)} contradictions between the runs.\n" if runs else "",
+        f"Simulated, {count:,} images:\n\n{table}",
     ]
     return "\n".join(part for part in text if part), not wrong
 
@@ -172,7 +186,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--measure", action="store_true", help="run the command on them, in three ways")
     parser.add_argument("--resume", action="store_true", help="keep what the log already holds")
     parser.add_argument("--data", type=Path, default=SHARED / "data", help="the folder of data sets")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="an IBP-R network's folder (default: a cached one)")
+    parser.add_argument("--network", default="ibp-r-cifar", choices=RECIPES, help="what to train (default ibp-r-cifar)")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="the folder of a network that is trained already")
     parser.add_argument("--eps", default="2/255", help="the radius (default 2/255)")
     parser.add_argument("--first", type=int, default=1000, metavar="N", help="test images to certify (default 1000)")
     parser.add_argument("--images", type=int, default=10_000, metavar="N", help="images to simulate (default 10,000)")

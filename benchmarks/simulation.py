@@ -1,9 +1,9 @@
 """A certification on any number of workers, replayed from measured times: part of scale.py.
 
 Workers share nothing but the process that hands out work, as in `surebound certify`: it screens images in batches, and
-what they leave open goes out one by one. That process takes one answer at a time and writes its rows before it hands
-out anything else; a worker waits until then. Nodes may be lost with all their workers: what these were at is done
-again, and others take the node's place a while later.
+what they leave open goes out one by one. That process takes all answers that have come since it last looked and writes
+their rows, in one transaction, before it hands out anything else; a worker waits until then. Nodes may be lost with all
+their workers: what these were at is done again, and others take the node's place a while later.
 """
 
 import heapq
@@ -30,7 +30,7 @@ class Costs:
 
     start: float = 0.0  # of a worker: imports, and the network
     batch: float = 0.0  # of a batch, beyond its images
-    answer: float = 0.0  # for the process that hands out work, of each answer
+    answer: float = 0.0  # for the process that hands out work, to take what has come
     row: float = 0.0  # for it to write a row that comes with others
 
 
@@ -78,7 +78,9 @@ class _State:
     ready: list[tuple[tuple[float, ...], int, _Work]] = field(default_factory=list)
     idle: list[int] = field(default_factory=list)
     left: int = 0  # pieces of work that are not done
-    clock: float = 0.0  # when the driver is free
+    come: list[tuple[int, int, _Work]] = field(default_factory=list)  # answers: worker, its life, and to what
+    taken: list[tuple[int, int, _Work]] = field(default_factory=list)  # those that the driver is at
+    clock: float = 0.0  # when it was last done
     driver: float = 0.0
     lost: int = 0
 
@@ -101,6 +103,14 @@ def replay(
             crew[k].work = work
             events.add(now + work.seconds, "end", k, crew[k].life)
 
+    def take(now: float) -> None:
+        """The driver takes what has come, unless it is busy."""
+        if state.come and not state.taken:
+            state.taken, state.come = state.come, []
+            spent = costs.answer + costs.row * sum(len(work.images) - len(_open(work)) for _, _, work in state.taken)
+            state.driver += spent
+            events.add(now + spent, "taken", 0, 0)
+
     size = max(1, min(BATCH, -(-len(images) // workers)))
     for i in range(0, len(images), size):
         some = tuple(images[i : i + size])
@@ -121,21 +131,27 @@ def replay(
                 state.lost += 1
             worker.work = None
             state.idle = sorted(i for i in state.idle if i != k)
+        elif kind == "taken":
+            state.clock = now
+            for back, its_life, work in state.taken:
+                for image in _open(work):
+                    put(_Work((image,), image.search or 0.0, search=True))
+                state.left += len(_open(work)) - 1
+                if its_life == crew[back].life:
+                    heapq.heappush(state.idle, back)
+            state.taken = []
+            hand_out(now)
+            take(now)
         elif life == worker.life and kind == "come":
             heapq.heappush(state.idle, k)
         elif life == worker.life and kind == "end":
             assert worker.work is not None
-            work, worker.work = worker.work, None
             last_two = [last_two[1], now]
-            left = [image for image in work.images if image.search is not None] if not work.search else []
-            spent = costs.answer + costs.row * (len(work.images) - len(left))
-            state.clock = max(state.clock, now) + spent
-            state.driver += spent
-            for image in left:
-                put(_Work((image,), image.search or 0.0, search=True))
-            state.left += len(left) - 1
-            events.add(state.clock, "come", k, worker.life)
-        hand_out(max(now, state.clock) if kind == "end" else now)
+            state.come.append((k, worker.life, worker.work))
+            worker.work = None
+            take(now)
+        if not state.taken:  # else it is busy
+            hand_out(now)
     return Replay(
         workers=workers,
         makespan=state.clock,
@@ -143,6 +159,11 @@ def replay(
         driver=state.driver,
         alone=last_two[1] - last_two[0],
     )
+
+
+def _open(work: _Work) -> list[Image]:
+    """The images that a piece of work leaves open."""
+    return [] if work.search else [image for image in work.images if image.search is not None]
 
 
 class _Events:

@@ -66,7 +66,7 @@ def write_hard(folder: Path) -> None:
     (folder / "hard.vnnlib").write_text("\n".join(declared))
 
 
-def write_sigmoid(folder: Path) -> None:
-    """sigmoid.onnx: two inputs, two outputs, and an operation that is not supported."""
-    nodes = [helper.make_node("Sigmoid", [X], ["y"], name="squash")]
-    save(folder / "sigmoid.onnx", nodes, [1, 2], output_shape=[1, 2])
+def write_sine(folder: Path) -> None:
+    """sine.onnx: two inputs, two outputs, and an operation that is not supported."""
+    nodes = [helper.make_node("Sin", [X], ["y"], name="squash")]
+    save(folder / "sine.onnx", nodes, [1, 2], output_shape=[1, 2])

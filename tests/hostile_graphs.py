@@ -70,7 +70,7 @@ def _shape(*dims: int | str) -> Callable[[onnx.ModelProto], None]:
 def _renamed(name: str) -> Callable[[onnx.ModelProto], None]:
     def apply(model: onnx.ModelProto) -> None:
         model.graph.node[1].name = name
-        model.graph.node[1].op_type = "Sigmoid"
+        model.graph.node[1].op_type = "Sin"
 
     return apply
 

@@ -39,9 +39,9 @@ def add_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return self
 
     def summed(self: Tensor, *args: int, **options: bool) -> Tensor:
-        if self.dtype != torch.float64 or args not in ((0,), (1,)) or options or self.ndim != 2:
+        if self.dtype != torch.float64 or args not in ((0,), (1,), (-1,)) or options or self.ndim != 2:
             return total(self, *args, **options)
-        terms = self if args == (1,) else self.T
+        terms = self.T if args == (0,) else self
         return product(terms, terms.new_ones(terms.shape[1]))
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", multiplied)

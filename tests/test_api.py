@@ -48,7 +48,7 @@ def model(tiny: Path) -> Model:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(surebound.__all__) == [
-        "Box", "Counterexample", "Property", "Region", "Robustness", "SureboundError", "Verdict", "__version__",
+        "Ball", "Box", "Counterexample", "Property", "Region", "Robustness", "SureboundError", "Verdict", "__version__",
         "bounds", "certify", "load", "train", "verify",
     ]  # fmt: skip
     assert all(hasattr(surebound, name) for name in surebound.__all__)
@@ -94,6 +94,7 @@ def test_the_public_names_are_these() -> None:
             ["model", "dataset"],
             {
                 "eps": inspect.Parameter.empty,
+                "norm": "inf",
                 "store": inspect.Parameter.empty,
                 "images": None,
                 "timeout": 60.0,

@@ -13,9 +13,10 @@ from surebound.version import __version__
 if TYPE_CHECKING:
     from surebound.api import bounds, certify, load, train, verify
     from surebound.errors import SureboundError
-    from surebound.problem import Box, Counterexample, Property, Region, Robustness, Verdict
+    from surebound.problem import Ball, Box, Counterexample, Property, Region, Robustness, Verdict
 
 __all__ = [
+    "Ball",
     "Box",
     "Counterexample",
     "Property",

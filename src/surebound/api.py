@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from surebound.errors import OutOfTimeError, UsageError
 from surebound.limits import Deadline
-from surebound.problem import Box, Property, Robustness, Verdict
+from surebound.problem import Ball, Domain, Property, Robustness, Verdict
 
 if TYPE_CHECKING:
     from torch import nn
@@ -137,21 +137,26 @@ def _loaded(net: "Model | str | Path") -> "Model":
 
 
 def bounds(
-    net: "Model | str | Path", box: Box | tuple[ArrayLike, ArrayLike], *, method: str = "alpha-crown"
+    net: "Model | str | Path", box: Domain | tuple[ArrayLike, ArrayLike], *, method: str = "alpha-crown"
 ) -> "LayerBounds":
     """Sound lower and upper bounds on every ReLU layer's inputs and, last, on the outputs.
 
     Args:
         net: what `load` returned, or the path of an ONNX file.
-        box: a `Box`, or lower and upper arrays of the network's input shape, with or without a leading batch of boxes.
+        box: a `Box`, or lower and upper arrays of the network's input shape, with or without a leading batch of boxes;
+            or a `Ball`, for the first four methods.
         method: ``interval``, ``fastlin``, ``crown``, ``alpha-crown``, ``deepz``, ``planet-lp`` or ``milp``.
     """
     import torch
 
-    from surebound.bounds import BOUNDS
+    from surebound.bounds import BOUNDS, OVER_BALLS
+    from surebound.bounds.around import Around
+    from surebound.domain.balls import Balls
 
     model = _loaded(net)
-    lower, upper = (box.lower, box.upper) if isinstance(box, Box) else box
+    lower, upper = (box.lower, box.upper) if isinstance(box, Domain) else box
+    if isinstance(box, Ball) and method in BOUNDS and method not in OVER_BALLS:
+        raise UsageError(f"the method '{method}' is for boxes; expected, for a ball, one of: {', '.join(OVER_BALLS)}")
     shape = (-1, *model.network.input_shape)
     ends = []
     for name, end in (("lower", lower), ("upper", upper)):
@@ -166,6 +171,8 @@ def bounds(
         ends.append(torch.from_numpy(array.reshape(shape)))
     if ends[0].shape != ends[1].shape or bool((ends[0] > ends[1]).any()):
         raise UsageError("a box needs lower and upper ends of one shape, with lower nowhere above upper")
+    if isinstance(box, Ball):
+        return BOUNDS[method](model.network, ends[0], ends[1], around=Around(model.network, Balls.of([box])))
     return BOUNDS[method](model.network, ends[0], ends[1])
 
 
@@ -217,6 +224,7 @@ def certify(
     dataset: "Dataset | str | Path",
     *,
     eps: float | str | Fraction,
+    norm: float | str = "inf",
     store: str | Path,
     images: Sequence[int] | None = None,
     timeout: float = 60.0,
@@ -241,7 +249,8 @@ def certify(
     Args:
         model: an ONNX file, or the output folder of a training run.
         dataset: the name of a data set, a folder, or one made with `surebound.data.own`.
-        eps: the radius in ℓ∞, taken exactly: ``"2/255"``.
+        eps: the radius, taken exactly: ``"2/255"``.
+        norm: in which it is measured: ``inf``, ``2`` or ``1``.
         store: the SQLite file that rows are written to as they finish.
         images: indices of test images; None for all.
         timeout: seconds of search for each image.
@@ -286,12 +295,13 @@ def certify(
         seed=seed,
         early_stop=early_stop,
         radius_search=radius_search,
+        norm=norm,
     )
     chosen = range(len(dataset.test)) if images is None else images
     task = Task(
         model=Path(model),
         dataset=dataset,
-        eps=exact(eps),
+        eps=exact(eps, norm),
         images=chosen,
         settings=settings,
         proofs=None if proofs is None else Path(proofs),

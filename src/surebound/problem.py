@@ -1,7 +1,8 @@
-"""What is to be proved, and what came out: boxes, properties, counterexamples and verdicts.
+"""What is to be proved, and what came out: properties, counterexamples and verdicts.
 
-A property lists the ways a network could go wrong. Each way is a `Region`: an input box together with linear rows over
-the outputs (and, if need be, the inputs). A counterexample is an x in the box of some region for which
+A property lists the ways a network could go wrong. Each way is a `Region`: a domain of inputs (`surebound.domain`: a
+box, or a ball within one) together with linear rows over the outputs (and, if need be, the inputs). A counterexample is
+an x in the domain of some region for which
 
     on_output @ f(x) + on_input @ x + constant <= 0        (< 0 where the row is strict)
 
@@ -18,62 +19,24 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from surebound.domain.sets import Ball as Ball
+from surebound.domain.sets import Box as Box
+from surebound.domain.sets import Domain as Domain
+from surebound.domain.sets import Vector as Vector
+from surebound.domain.sets import as_numbers, box_around, exact_norm
 from surebound.errors import PropertyError, UsageError
 from surebound.verdict import Counterexample as Counterexample
 from surebound.verdict import Status as Status
 from surebound.verdict import Verdict as Verdict
 
-Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Box:
-    """The inputs x with lower <= x <= upper, flattened in C order.
-
-    An exact end that float64 cannot hold is rounded outward. Where that makes two neighbours of a single number,
-    `written` has the float64 nearest to it, which prints as it was written; elsewhere it is any number in between.
-
-    >>> Box(np.zeros(2), np.ones(2)).lower.shape
-    (2,)
-    """
-
-    lower: Vector  # (inputs,)
-    upper: Vector  # (inputs,)
-    written: Vector | None = None  # (inputs,)
-
-    def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            object.__setattr__(self, name, _array(getattr(self, name), f"a box's {name} end"))
-        if self.lower.ndim != 1 or self.lower.shape != self.upper.shape:
-            raise PropertyError(
-                f"a box needs two vectors of one length, got shapes {self.lower.shape} and {self.upper.shape}"
-            )
-        if not (np.isfinite(self.lower).all() and np.isfinite(self.upper).all()):
-            raise PropertyError("a box needs finite bounds on every input")
-
-    @property
-    def middle(self) -> Vector:
-        """A point of the box."""
-        middle = np.clip(self.lower / 2 + self.upper / 2, self.lower, self.upper)
-        return middle if self.written is None else np.clip(self.written, self.lower, self.upper)
-
-    @property
-    def key(self) -> tuple[bytes, bytes]:
-        """The same for boxes with the same ends."""
-        return (self.lower + 0.0).tobytes(), (self.upper + 0.0).tobytes()  # −0 becomes 0
-
-    @property
-    def empty(self) -> bool:
-        """Whether some lower bound exceeds its upper bound."""
-        return bool((self.lower > self.upper).any())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Region:
-    """One way to violate a property: a box and rows that must all hold (see the module's docstring)."""
+    """One way to violate a property: a domain and rows that must all hold (see the module's docstring)."""
 
-    box: Box
+    box: Domain  # as the hull's ends go, a box; its norm says whether it is one
     on_output: Matrix  # (rows, outputs)
     on_input: Matrix | None = None  # (rows, inputs), None when no row mentions an input
     constant: Vector  # (rows,)
@@ -83,7 +46,7 @@ class Region:
     def __post_init__(self) -> None:
         for name in ("on_output", "on_input", "constant"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _array(getattr(self, name), f"a region's {name}"))
+                object.__setattr__(self, name, as_numbers(getattr(self, name), f"a region's {name}"))
         rows = self.constant.shape
         shapes = {
             "on_output": self.on_output.shape[:1],
@@ -103,7 +66,7 @@ class Region:
         """Whether (x, y) violates the property here, decided in exact arithmetic over the given numbers."""
         if not (np.isfinite(x).all() and np.isfinite(y).all()):
             return False
-        if (x < self.box.lower).any() or (x > self.box.upper).any():
+        if not self.box.contains(x):
             return False
         return all(self._row_holds(r, x, y) for r in range(len(self.constant)))
 
@@ -147,6 +110,8 @@ class Property:
     places: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
+        if len({region.box.norm for region in self.regions}) > 1:
+            raise PropertyError(f"{self.source}: regions over domains of several norms; expected one norm")
         for region in self.regions:
             rows = len(region.constant)
             if region.box.lower.shape != (self.inputs,) or region.on_output.shape != (rows, self.outputs):
@@ -167,9 +132,10 @@ class Property:
 
 @dataclass(frozen=True, eq=False)
 class Robustness:
-    """No other class scores at least as high as `label` within eps of x in ℓ∞, clipped to [low, high].
+    """No other class scores at least as high as `label` within eps of x, clipped to [low, high].
 
-    `eps` may be a float or a Fraction (``Fraction(2, 255)`` or the string ``"2/255"``), taken exactly.
+    `eps` may be a float or a Fraction (``Fraction(2, 255)`` or the string ``"2/255"``), taken exactly, and
+    measured in `norm`: ``inf`` (every input by itself), ``2`` or ``1``, as a number or as text.
     """
 
     x: Vector  # flattened on use
@@ -177,6 +143,7 @@ class Robustness:
     eps: float | str | Fraction
     low: float = 0.0
     high: float = 1.0
+    norm: float | str = "inf"
 
     def radius(self) -> Fraction:
         """The exact radius."""
@@ -188,9 +155,10 @@ class Robustness:
             raise UsageError(f"eps must not be negative, got {self.eps!r}")
         return eps
 
-    def box(self) -> Box:
-        """The inputs within eps of x, ends rounded outward."""
-        x = _array(self.x, "the input x of a robustness property").reshape(-1)
+    def domain(self) -> Domain:
+        """The inputs within eps of x: a box in ℓ∞, else a ball within one."""
+        norm = exact_norm(self.norm)
+        x = as_numbers(self.x, "the input x of a robustness property").reshape(-1)
         if not np.isfinite(x).all():
             raise UsageError("the input x of a robustness property is NaN or infinite; expected finite numbers")
         if x.size and not (self.low <= x.min() and x.max() <= self.high):
@@ -198,47 +166,31 @@ class Robustness:
                 f"the input x of a robustness property ranges from {x.min():g} to {x.max():g};"
                 f" expected numbers from {self.low:g} to {self.high:g} (see `low` and `high`)"
             )
-        eps, low, high = self.radius(), Fraction(self.low), Fraction(self.high)
-        if eps > high - low:
+        eps = self.radius()
+        if norm != "inf":
+            return Ball.around(x, eps, norm, low=self.low, high=self.high)
+        if eps > Fraction(self.high) - Fraction(self.low):
             raise UsageError(
                 f"eps is {self.eps!r}, more than all of [{self.low:g}, {self.high:g}]; expected a radius such as "
                 "2/255, or the range of the inputs in `low` and `high`"
             )
-        values, where = np.unique(x, return_inverse=True)  # images have few different pixels, and fractions are slow
-        lower = np.array([round_down(max(Fraction(v) - eps, low)) for v in values.tolist()])
-        upper = np.array([round_up(min(Fraction(v) + eps, high)) for v in values.tolist()])
-        return Box(lower[where], upper[where])
+        return box_around(x, eps, self.low, self.high)
+
+    def box(self) -> Box:
+        """The smallest box around the inputs within eps of x, ends rounded outward."""
+        return self.domain().hull
 
     def to_property(self, outputs: int) -> Property:
-        """One region per other class, all over the same box."""
+        """One region per other class, all over the same domain."""
         if not isinstance(self.label, int | np.integer) or not 0 <= self.label < outputs:
             raise UsageError(f"label {self.label} is not one of the network's {outputs} outputs")
-        box = self.box()
+        box = self.domain()
         regions = []
         for other in range(outputs):
             if other != self.label:
                 row = np.zeros((1, outputs))
                 row[0, self.label], row[0, other] = 1.0, -1.0
                 regions.append(Region(box=box, on_output=row, constant=np.zeros(1), strict=np.zeros(1, dtype=bool)))
-        source = f"robustness of label {self.label} within {self.eps}"
+        measured = "" if box.norm == "inf" else f" in ℓ{box.norm}"
+        source = f"robustness of label {self.label} within {self.eps}{measured}"
         return Property(tuple(regions), box.lower.size, outputs, source=source)
-
-
-def _array(value: object, what: str) -> NDArray[np.float64]:
-    """The value as float64 numbers."""
-    try:
-        return np.asarray(value, dtype=np.float64, order="C")
-    except (TypeError, ValueError, RuntimeError) as error:  # a tensor that requires gradients is a RuntimeError
-        raise UsageError(f"{what} is not an array of numbers: {error}") from error
-
-
-def round_down(value: Fraction) -> float:
-    """The largest float64 not above value."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) <= value else float(np.nextafter(nearest, -np.inf))
-
-
-def round_up(value: Fraction) -> float:
-    """The smallest float64 not below value."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else float(np.nextafter(nearest, np.inf))

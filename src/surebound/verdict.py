@@ -14,7 +14,7 @@ Status = Literal["unsat", "sat", "unknown", "timeout"]
 
 @dataclass(frozen=True, eq=False)
 class Counterexample:
-    """An input in the box and the network's replayed outputs there.
+    """An input in the box or ball and the network's replayed outputs there.
 
     Every element of x is a float32, except where the box holds none: those are the float64 in the box, replayed as the
     nearest float32 and confirmed in exact arithmetic besides.

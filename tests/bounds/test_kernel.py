@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,13 +12,16 @@ from networks import random_box, random_conv
 from torch import Tensor
 
 from surebound.bounds import kernel as kernel_module
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Splits, ascend, evaluate
+from surebound.bounds.around import enclosure_over
+from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Specification, Splits, ascend, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.kernel import Kernel, KernelRows
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.bounds.sparse import is_sparse
+from surebound.domain.balls import Balls
+from surebound.domain.sets import Ball, Norm
 from surebound.verify.folded_attack import _forward, descend
 
 
@@ -167,3 +171,31 @@ def test_the_attack_descends_on_the_network_itself(rng: np.random.Generator) -> 
     if float(before.min()) > 0:
         assert bool((after <= before + 1e-5).all())
         assert float((before - after).mean()) > 0
+
+
+@pytest.mark.parametrize("norm", ["1", "2"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_over_a_ball_the_kernel_equals_the_reference(name: str, norm: Norm, rng: np.random.Generator) -> None:
+    network = MAKERS[name](rng)
+    ball = Ball.around(rng.uniform(size=network.inputs), Fraction(3, 4), norm, low=0.0, high=1.0)
+    form = fold_network(enclosure_over(network, [ball]), LayerBounding(ascent=None), lambda: None)
+    assert form is not None and form.neurons > 0
+    on_output = torch.from_numpy(rng.normal(size=(3, network.outputs)))
+    rows = form.rows(on_output, torch.zeros(3, network.inputs).double(), torch.zeros(3).double())
+    specification = Specification(rows, (0, 1, 3), form.start_error(rows)).to(torch.float32)
+    relaxation = relax(form.lower, form.upper).to(torch.float32)
+    region = torch.tensor([0, 1, 1, 0])
+    signs = torch.from_numpy(rng.choice([-1, 0, 0, 1], size=(4, form.neurons))).to(torch.int8)
+    duals = Duals(relaxation.lower_slope.repeat(4, 1), torch.zeros(4, form.neurons), specification.initial_mix(region))
+    arguments = specification, relaxation, Splits(region, signs), duals, Ascent(iterations=8)
+    reference, kernel = ascend(form.to(torch.float32), *arguments), form.kernel().ascend(*arguments)
+    assert torch.allclose(reference.bound, kernel.bound, atol=2e-3, rtol=2e-3)
+    assert Ball.around(ball.centre, ball.radius * Fraction(1001, 1000), norm).contains(kernel.x[0].double().numpy())
+    found = descend(form.kernel(), specification, region, kernel.x)
+    balls = Balls.of([ball])
+    assert torch.allclose(balls.project(found.double()), found.double(), atol=1e-5)
+    columns = network.forward(found.double().reshape(-1, *network.input_shape)).flatten(1) @ on_output.T
+    begun = network.forward(kernel.x.double().reshape(-1, *network.input_shape)).flatten(1) @ on_output.T
+    for i, g in enumerate(region.tolist()):
+        mine = slice(0, 1) if g == 0 else slice(1, 3)
+        assert float(columns[i, mine].max()) <= float(begun[i, mine].max()) + 1e-4

@@ -10,10 +10,11 @@ from one_by_one import add_one_by_one, losing
 from pushing import alone
 
 from surebound.bounds.rounding import FLUSHED, U32
-from surebound.bounds.zonotope import Zonotope, box_zonotope, relu, spread_of
+from surebound.bounds.zonotope import Zonotope, affine, box_zonotope, relu, spread_of
 from surebound.network.build import Builder
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
+from surebound.network.op import cast
 
 HALF = 1.0 + 0.998 * U32  # float32 makes 1 of it
 
@@ -92,6 +93,14 @@ def test_products_of_slopes_that_underflow_are_paid_for() -> None:
     g, low, high = torch.full((1000, 1, 1), 5e-9), *ends(-1.0, 2e-30)
     out = relu(Zonotope(0 * low, g, 0 * low, spread_of(g)), low, high, len(g))
     assert FLUSHED > 2e-30 * 5e-9
+    assert float(out.error) >= 1000 * 2e-30 * 5e-9
+
+
+def test_products_of_weights_that_underflow_are_paid_for() -> None:
+    """A thousand products of one symbol below 2⁻¹²⁶, so that float32 may have flushed each of them."""
+    g, zero = torch.full((1, 1, 1000), 5e-9), torch.zeros(1, 1000, dtype=torch.float64)
+    op = Linear(torch.full((1, 1000), 2e-30, dtype=torch.float64))
+    out = affine(op, cast(op, torch.float32), [Zonotope(zero, g, zero, spread_of(g))])
     assert float(out.error) >= 1000 * 2e-30 * 5e-9
 
 

@@ -91,7 +91,7 @@ def test_bounds_of_a_small_box_are_not_those_of_a_large_one(tmp_path: Path) -> N
 
 
 def test_new_bounds_belong_to_their_leaf(tmp_path: Path) -> None:
-    """relu(z) with z = 2 h − h − 2 and h = relu(x + 2), so that z = x: open by intervals, on both sides of 0."""
+    """relu(z) with z = 2 h − h − 2 and h = relu(x + 2), so that z = x: open by intervals, on both sides of −1/2."""
     layers = [
         Layer(np.ones((2, 1)), np.full(2, 2.0)),
         Layer(np.array([[2.0, -1.0]]), np.full(1, -2.0)),
@@ -100,7 +100,7 @@ def test_new_bounds_belong_to_their_leaf(tmp_path: Path) -> None:
     for constant in (0.5, 1.5):
         of = Problem(Chain(layers), [Region(-np.ones(1), np.ones(1), [(-np.ones(1), np.zeros(1), constant)])])
         proof = start(of)
-        arrays = {"tree": np.array([[3, -1, -2]], INT), "roots": np.zeros(1, INT), "at": np.zeros(1)}
+        arrays = {"tree": np.array([[3, -1, -2]], INT), "roots": np.zeros(1, INT), "at": np.full(1, -0.5)}
         proof.step({"kind": "region", "box": 0, "region": 0, "lines": "crown", "rebound": "crown"}, arrays)
         found = result(tmp_path, of, proof, exact=True)
         assert found.slack == 0.5 if constant == 1.5 else "leaf 1 has the bound -0.5" in found.reason

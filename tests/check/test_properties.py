@@ -51,6 +51,12 @@ def test_bounds_of_scaled_inputs() -> None:
     assert found.boxes[0].tolist() == [[-0.5], [0.5]]
 
 
+def test_the_tightest_of_several_bounds_counts() -> None:
+    ends = ["(<= X_0 0.25)", "(<= X_0 0.75)", "(>= X_0 -0.25)", "(>= X_0 -0.75)"]
+    found = [read("".join(f"(assert {end})" for end in order)).boxes[0].tolist() for order in (ends, ends[::-1])]
+    assert found == [[[-0.25], [0.25]]] * 2
+
+
 def test_a_box_is_empty_by_its_exact_ends() -> None:
     """0.1 and a number below it that float64 does not tell apart: rounded outward, a point is left between them."""
     tenth, less = "(>= X_0 0.1)", "(<= X_0 0.09999999999999999999)"

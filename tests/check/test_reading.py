@@ -269,6 +269,8 @@ def test_a_zero_is_a_zero() -> None:
     """-0 and 0 are the end of one box, not of two."""
     text = HEAD + BOX + "(assert (or (and (<= X_1 0) (<= Y_0 0)) (and (<= X_1 -0.0) (<= Y_1 0))))"
     assert [region.box for region in read_property(text.encode()).regions] == [0, 0]
+    text = HEAD + BOX + "(assert (or (and (<= X_0 0) (<= Y_0 0)) (and (<= X_0 -1e-400) (<= Y_1 0))))"
+    assert [region.box for region in read_property(text.encode()).regions] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -304,7 +306,7 @@ def test_a_zero_is_a_zero() -> None:
         ("(declare-const X_0 Int)", "expected a command"),
         ("(eval X)", "expected a command"),
         (HEAD_2 + "(assert (<= X[0,0] 1))", "VNN-LIB 1.0"),
-        (HEAD + "".join(f"(assert (or {'(<= Y_0 1)' * 40}))" for _ in range(9)), "disjunctive"),
+        (HEAD + "".join(f"(assert (or {'(<= Y_0 1)' * 600}))" for _ in range(2)), "disjunctive"),
     ],
 )
 def test_other_texts_are_refused(text: str, words: str) -> None:

@@ -147,6 +147,7 @@ SPLITS: dict[str, tuple[Change, str]] = {
     "other widths": (lambda p: p.about.__setitem__("widths", [3]), "widths"),
     "another network": (lambda p: p.about.__setitem__("network", "0" * 64), "'network' differs"),
     "another property": (lambda p: p.about.__setitem__("property", "0" * 64), "'property' differs"),
+    "a huge weight": (_put("s1/c0/pi", [[1e61], [1], [1]]), "numbers of 'c0/pi'"),
     "a weight below 0": (_put("s1/c0/pi", [[-1.0], [1], [1]]), "numbers of 'c0/pi'"),
     "weights of zero": (_put("s1/c0/pi", [[1.0], [1], [0]]), "has the bound"),
     "a row of the property that is not there": (_put("s1/c0/row", np.array([0, 0, 1], INT)), "numbers of 'c0/row'"),
@@ -234,7 +235,8 @@ def test_a_claim_may_be_met_exactly(tmp_path: Path) -> None:
 def test_each_region_needs_its_own_step_and_box(tmp_path: Path) -> None:
     two = problem(regions=2)
     proof = by_splits(two)
-    assert "nothing is proved of 1 regions, the first of them region 1" in result(tmp_path, proof, two).reason
+    found = result(tmp_path, proof, two)
+    assert "nothing is proved of 1 regions, the first of them region 1" in found.reason and not found.valid
     proof.about["steps"].append({**proof.about["steps"][1], "region": 1})
     proof.arrays |= {name.replace("s1/", "s2/"): v for name, v in proof.arrays.items() if name.startswith("s1/")}
     assert "another box" in result(tmp_path, proof, two).reason
@@ -443,6 +445,11 @@ def test_a_property_over_other_outputs_is_refused(tmp_path: Path) -> None:
     files = write(tmp_path, of, by_splits())
     files[1].write_bytes(files[1].read_bytes() + b"(declare-const Y_1 Real)")
     with pytest.raises(CheckError, match="1 outputs, the property 2"):
+        check(*files)
+    of.chain.layers[-1] = Layer(np.array([[-1.0, 1.0], [0.0, 1.0]]), np.zeros(2))
+    files[0].write_bytes(of.chain.onnx())
+    files[1].write_bytes(problem().vnnlib())
+    with pytest.raises(CheckError, match="2 outputs, the property"):
         check(*files)
 
 

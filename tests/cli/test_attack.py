@@ -137,7 +137,7 @@ def test_mistakes_are_one_sentence(
 @pytest.mark.parametrize(
     ("option", "values"),
     [
-        ("--eps", ["abc", "-0.1", "1/0", "1.01", "256/255", "nan", "inf", "1e999999999", "", "1/2/3", "²", "1_0/255"]),
+        ("--eps", ["abc", "-0.1", "1/0", "2e6", "nan", "inf", "1e999999999", "", "1/2/3", "²", "1_0/255"]),
         ("--indices", ["a", "1,,2", "1,1", "-1", "1.5", ""]),
         ("--first", ["0", "-3", "many", "2.0"]),
         ("--steps", ["0", "x"]),
@@ -152,6 +152,13 @@ def test_bad_options(option: str, values: list[str], capsys: pytest.CaptureFixtu
         out, err = capsys.readouterr()
         assert caught.value.code == 2 and out == ""
         assert option in err and value in err and err.count("\n") == 1
+
+
+def test_a_radius_is_at_most_one_pixel_by_pixel(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    for value in ("1.01", "256/255"):
+        assert main(["attack", str(folder / "run"), *DIGITS, "--eps", value]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and f"--eps {value}: expected a number from 0 to 1" in err and err.count("\n") == 1
 
 
 def test_what_is_missing_or_excluded(capsys: pytest.CaptureFixture[str]) -> None:

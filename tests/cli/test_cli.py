@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from commands import SUREBOUND, environment, surebound, write_hard, write_sigmoid, write_tiny
+from commands import SUREBOUND, environment, surebound, write_hard, write_sine, write_tiny
 
 from surebound import __version__
 from surebound.cli.arguments import memory_size, write_whole
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("cli")
     write_tiny(place)
     write_hard(place)
-    write_sigmoid(place)
+    write_sine(place)
     holds = (place / "holds.vnnlib").read_text()
     third = "(declare-const X_2 Real)\n(assert (<= X_2 1))\n(assert (>= X_2 0))\n"
     (place / "three.vnnlib").write_text(third + holds)
@@ -89,7 +89,7 @@ def test_sat_with_a_counterexample_that_stands(folder: Path, tmp_path: Path) -> 
         (["tiny.onnx", "folder"], "'folder': it is a folder"),
         (["text.onnx", "holds.vnnlib"], "'text.onnx' is not an ONNX file"),
         (["tiny.onnx", "text.vnnlib"], "text.vnnlib: line 1: expected '(', got 'this'"),
-        (["sigmoid.onnx", "holds.vnnlib"], "node 'squash' (Sigmoid) of 'sigmoid.onnx': this operation is not supp"),
+        (["sine.onnx", "holds.vnnlib"], "node 'squash' (Sin) of 'sine.onnx': this operation is not supp"),
         (["tiny.onnx", "three.vnnlib"], "three.vnnlib is over 3 inputs and 2 outputs, but the network has 2 inputs"),
         (["tiny.onnx", "holds.vnnlib", "--json", "no/where"], "--json 'no/where': expected a file name in an existing"),
         (["tiny.onnx", "holds.vnnlib", "--counterexample", "folder"], "--counterexample 'folder': expected a file"),
@@ -217,7 +217,7 @@ def test_a_full_disk_is_unknown_with_a_sentence(folder: Path, tmp_path: Path) ->
 
 
 def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
-    command = [*SUREBOUND, "inspect", "sigmoid.onnx"]
+    command = [*SUREBOUND, "inspect", "sine.onnx"]
     with subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -245,9 +245,9 @@ def test_inspect_a_network_and_a_property(folder: Path) -> None:
 
 
 def test_inspect_names_what_is_not_supported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(folder / "sigmoid.onnx")]) == 0
+    assert main(["inspect", str(folder / "sine.onnx")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "operations   1 Sigmoid" in lines and "unsupported  Sigmoid, node 'squash'" in lines
+    assert "operations   1 Sin" in lines and "unsupported  Sin, node 'squash'" in lines
 
 
 def test_inspect_prints_nothing_for_a_property_that_does_not_fit(

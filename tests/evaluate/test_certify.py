@@ -75,6 +75,23 @@ def test_outcomes_against_milp(net: Path, monkeypatch: pytest.MonkeyPatch, blind
     assert {"crown", "search" if blind else "attack"} <= {stage for _, stage in seen}
 
 
+def test_rows_that_come_together_are_one_transaction(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    add = Store.add
+
+    def count(self: Store, run: int, *rows: Row) -> None:
+        written.append(len(rows))
+        add(self, run, *rows)
+
+    monkeypatch.setattr(Store, "add", count)
+    task = Task(model=net, dataset=DIGITS, eps=EPS, images=range(60))
+    found = certify(task, tmp_path / "s.sqlite")
+    searched = sum(row.stage in ("alpha-crown", "search") for row in found.rows)
+    assert sum(written) == len(found.rows) == 60 and len(written) == 2 + searched
+
+
 def test_a_proved_rival_is_not_searched_again(net: Path) -> None:
     model = surebound.load(net)
     certifier = Certifier(model, EPS, Settings(attack="pgd", steps=1, restarts=1, targets=1))

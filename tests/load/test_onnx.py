@@ -45,6 +45,9 @@ def _i(*values: int) -> np.ndarray:
 _IMAGE = (1, 2, 6, 5)
 _POSITIVE = np.abs(_f(2)) + np.float32(0.1)
 
+_NONE = np.zeros(0, dtype=np.float32)
+_RESIZE = (11, 13, 18, 21)
+
 # (opsets, op, input shape, inputs, attributes)
 CASES: list[tuple[tuple[int, ...], str, tuple[int, ...], list[Any], dict[str, Any]]] = [
     (ALL, "Abs", (1, 4), [X], {}),
@@ -174,6 +177,44 @@ CASES: list[tuple[tuple[int, ...], str, tuple[int, ...], list[Any], dict[str, An
     (ALL, "Cast", (1, 3), [X], {"to": TensorProto.FLOAT}),
     (ALL, "DepthToSpace", (1, 8, 2, 2), [X], {"blocksize": 2}),
     (ALL, "SpaceToDepth", (1, 2, 4, 4), [X], {"blocksize": 2}),
+    (ALL, "Sigmoid", (1, 9), [X], {}),
+    (ALL, "Tanh", (1, 9), [X], {}),
+    (ALL, "Softplus", (1, 9), [X], {}),
+    (ALL, "Elu", (1, 9), [X], {}),
+    (ALL, "Elu", (1, 9), [X], {"alpha": 1.7}),
+    (ALL, "Elu", (1, 9), [X], {"alpha": 0.0}),
+    (ALL, "Selu", (1, 9), [X], {}),
+    (ALL, "Selu", (1, 9), [X], {"alpha": 1.3, "gamma": 0.8}),
+    (ALL, "HardSigmoid", (1, 9), [X], {"alpha": 0.4}),
+    ((13, 18, 21), "Celu", (1, 9), [X], {"alpha": 0.6}),
+    (ALL[1:], "Erf", (1, 9), [X], {}),
+    (ALL[1:], "Sign", (1, 9), [X], {}),
+    (ALL, "Mul", (1, 4), [X, X], {}),
+    (ALL, "Pow", (1, 4), [X, np.float32(2)], {}),
+    (ALL, "Pow", (1, 4), [X, np.float32([3])], {}),
+    ((20, 21), "Gelu", (1, 9), [X], {}),
+    ((20, 21), "Gelu", (1, 9), [X], {"approximate": "tanh"}),
+    (ALL, "ConvTranspose", _IMAGE, [X, _f(2, 3, 3, 2), _f(3)], {}),
+    (ALL, "ConvTranspose", _IMAGE, [X, _f(2, 3, 3, 2)], {"strides": [2, 3], "pads": [1, 0, 1, 0]}),
+    (ALL, "ConvTranspose", _IMAGE, [X, _f(2, 1, 3, 2), _f(2)], {"group": 2, "strides": [2, 2], "pads": [1, 0, 0, 1]}),
+    (ALL, "ConvTranspose", _IMAGE, [X, _f(2, 3, 2, 2)], {"strides": [3, 2], "output_padding": [2, 1]}),
+    (ALL, "ConvTranspose", _IMAGE, [X, _f(2, 3, 2, 2)], {"dilations": [2, 1], "strides": [1, 2]}),
+    (ALL, "ConvTranspose", (1, 2, 7), [X, _f(2, 3, 4), _f(3)], {"strides": [2], "pads": [1, 2]}),
+    ((7,), "Upsample", _IMAGE, [X], {"scales": [1.0, 1.0, 2.0, 3.0]}),
+    ((7,), "Upsample", _IMAGE, [X], {"scales": [1.0, 1.0, 2.0, 2.0], "mode": "linear"}),
+    ((9,), "Upsample", _IMAGE, [X, np.float32([1, 1, 2, 3])], {}),
+    ((10,), "Resize", _IMAGE, [X, np.float32([1, 1, 2, 3])], {}),
+    (_RESIZE, "Resize", _IMAGE, [X, _NONE, np.float32([1, 1, 2, 2.4])], {}),
+    (_RESIZE, "Resize", _IMAGE, [X, _NONE, np.float32([1, 1, 0.5, 0.5])], {"mode": "linear"}),
+    (_RESIZE, "Resize", _IMAGE, [X, _NONE, _NONE, _i(1, 2, 9, 7)], {"mode": "linear"}),
+    *(
+        (_RESIZE, "Resize", _IMAGE, [X, _NONE, _NONE, _i(1, 2, 9, 3)], {"coordinate_transformation_mode": kind} | how)
+        for kind in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+        for how in ({"mode": "linear"}, {"nearest_mode": "floor"}, {"nearest_mode": "round_prefer_ceil"})
+    ),
+    ((18, 21), "Resize", _IMAGE, [X, None, np.float32([2, 3])], {"axes": [2, 3]}),
+    (ALL[1:], "Where", (1, 4), [np.array([[True, False, True, False]]), X, _f(4)], {}),
+    (ALL[1:], "Where", (1, 4), [np.array([[True], [False]]), X, X], {}),
 ]
 
 
@@ -213,6 +254,87 @@ def test_operation(
 
 def test_every_supported_operation_is_tested_here() -> None:
     assert set(SUPPORTED) - {case[1] for case in CASES} == {"Constant", "ConstantOfShape", "Shape", "Size"}
+
+
+# ---- activations that are written as products
+
+
+def _product(path: Path, nodes: list[tuple[str, list[str], str]], constants: dict[str, float]) -> Path:
+    made = [helper.make_node(op, inputs, [output]) for op, inputs, output in nodes]
+    return save(path, made, (1, 9), constants={k: np.float32(v) for k, v in constants.items()})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "name"),
+    [
+        ([("Sigmoid", [X], "s"), ("Mul", [X, "s"], "y")], {}, "silu"),
+        ([("Mul", [X, "b"], "t"), ("Sigmoid", ["t"], "s"), ("Mul", ["s", X], "y")], {"b": 1.702}, "silu"),
+        (
+            [
+                ("Div", [X, "r"], "d"),
+                ("Erf", ["d"], "e"),
+                ("Add", ["e", "one"], "a"),
+                ("Mul", [X, "a"], "m"),
+                ("Mul", ["m", "h"], "y"),
+            ],
+            {"r": 2**0.5, "one": 1.0, "h": 0.5},
+            "gelu",
+        ),
+        (
+            [
+                ("Mul", [X, "r"], "d"),
+                ("Erf", ["d"], "e"),
+                ("Add", ["one", "e"], "a"),
+                ("Mul", ["a", "h"], "b"),
+                ("Mul", ["b", X], "y"),
+            ],
+            {"r": 0.5**0.5, "one": 1.0, "h": 0.5},
+            "gelu",
+        ),
+        (
+            [
+                ("Mul", [X, X], "q"),
+                ("Mul", [X, "q"], "u"),
+                ("Mul", ["u", "c"], "v"),
+                ("Add", [X, "v"], "w"),
+                ("Mul", ["w", "k"], "z"),
+                ("Tanh", ["z"], "t"),
+                ("Add", ["t", "one"], "a"),
+                ("Mul", [X, "a"], "m"),
+                ("Mul", ["m", "h"], "y"),
+            ],
+            {"c": 0.044715, "k": 0.7978845608, "one": 1.0, "h": 0.5},
+            "gelu-tanh",
+        ),
+        (
+            [("Mul", [X, "h"], "d"), ("Tanh", ["d"], "t"), ("Add", ["t", "one"], "a"), ("Mul", ["d", "a"], "y")],
+            {"one": 1.0, "h": 0.5},
+            "silu",
+        ),
+    ],
+)
+def test_products_that_are_activations(
+    tmp_path: Path, rng: np.random.Generator, nodes: list[Any], constants: dict[str, float], name: str
+) -> None:
+    path = _product(tmp_path / "product.onnx", nodes, constants)
+    network = load_onnx(path)
+    assert [function.name for function in network.functions if function is not None] == [name]
+    x = (rng.normal(size=(1, 9)) * 3).astype(np.float32)
+    np.testing.assert_allclose(_forward(network, x), run(path, x), rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [("Add", [X, "c"], "a"), ("Mul", [X, "a"], "y")],
+        [("Sigmoid", [X], "s"), ("Tanh", [X], "t"), ("Mul", ["s", "t"], "y")],
+        [("Add", [X, "c"], "a"), ("Sigmoid", ["a"], "s"), ("Mul", [X, "s"], "y")],
+        [("Erf", [X], "e"), ("Add", ["e", "c"], "a"), ("Mul", [X, "a"], "y")],
+    ],
+)
+def test_other_products_are_refused(tmp_path: Path, nodes: list[Any]) -> None:
+    with pytest.raises(UnsupportedOpError, match="both factors depend"):
+        load_onnx(_product(tmp_path / "product.onnx", nodes, {"c": 0.5}))
 
 
 # ---- whole graphs
@@ -361,7 +483,7 @@ def test_a_model_has_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_onnxruntime_never_sees_what_was_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort, "InferenceSession", lambda *a, **k: pytest.fail("a session"))
-    path = save(tmp_path / "net.onnx", [helper.make_node("Sigmoid", [X], ["y"])], [1, 2])
+    path = save(tmp_path / "net.onnx", [helper.make_node("Sin", [X], ["y"])], [1, 2])
     with pytest.raises(UnsupportedOpError):
         load_onnx(path)
 
@@ -430,7 +552,7 @@ def test_weights_are_the_stored_numbers_exactly(tmp_path: Path) -> None:
 # ---- errors
 
 
-@pytest.mark.parametrize("op", ["Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Sin"])
+@pytest.mark.parametrize("op", ["Softsign", "Mish", "Softmax", "LogSoftmax", "Sin"])
 def test_unsupported_operations_are_named(tmp_path: Path, op: str) -> None:
     path = save(tmp_path / "net.onnx", [helper.make_node(op, [X], ["y"], name="the_node")], [1, 4])
     with pytest.raises(UnsupportedOpError) as caught:
@@ -442,7 +564,7 @@ def test_unsupported_operations_are_named(tmp_path: Path, op: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "complaint"),
     [
-        ([helper.make_node("Mul", [X, X], ["y"])], "constant factor"),
+        ([helper.make_node("Add", [X, "one"], ["a"]), helper.make_node("Mul", [X, "a"], ["y"])], "constant factor"),
         ([helper.make_node("Div", ["one", X], ["y"])], "divisor"),
         ([helper.make_node("Div", [X, "zero"], ["y"])], "zero"),
         ([helper.make_node("MatMul", [X, X], ["y"])], "constant matrix"),
@@ -479,13 +601,13 @@ def test_a_survey_tells_what_is_not_supported(tmp_path: Path) -> None:
         helper.make_node("Shape", [X], ["shape"]),
         helper.make_node("Exp", ["shape"], ["other"]),  # a shape is a constant, too
         helper.make_node("Add", [X, "constant"], ["sum"]),
-        helper.make_node("Tanh", ["sum"], ["h"], name="first"),
-        helper.make_node("Tanh", ["h"], ["g"]),
+        helper.make_node("Sin", ["sum"], ["h"], name="first"),
+        helper.make_node("Sin", ["h"], ["g"]),
         helper.make_node("Frobnicate", ["g"], ["y"], domain="com.example"),
     ]
     path = save(tmp_path / "net.onnx", nodes, ["n", 3], constants={"three": _f(3)})
-    assert operations(path) == {"Sigmoid": 1, "Shape": 1, "Exp": 1, "Add": 1, "Tanh": 2, "com.example.Frobnicate": 1}
-    assert unsupported_operations(path) == {"Tanh": 2, "com.example.Frobnicate": 1}
+    assert operations(path) == {"Sigmoid": 1, "Shape": 1, "Exp": 1, "Add": 1, "Sin": 2, "com.example.Frobnicate": 1}
+    assert unsupported_operations(path) == {"Sin": 2, "com.example.Frobnicate": 1}
     found = survey(path)
     assert [name for _, name in found.unsupported] == ["first", "g", "y"]
     assert (found.inputs, found.outputs, found.parameters) == (((X, "n x 3"),), (("y", "?"),), 3)

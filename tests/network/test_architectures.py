@@ -41,7 +41,7 @@ def test_initialisation_is_uniform_in_one_over_root_fan_in(name: str) -> None:
         if isinstance(module, nn.Linear | nn.Conv2d):
             bound = module.weight[0].numel() ** -0.5
             for tensor in (module.weight.detach(), module.bias.detach()):
-                assert float(tensor.abs().max()) <= bound
+                assert float(tensor.abs().max()) <= bound * (1 + 2**-23)  # of float32 numbers
             spread = float(module.weight.detach().std()) / (bound / 3**0.5)
             assert abs(spread - 1) < 0.1
 

@@ -14,6 +14,7 @@ from surebound.network.conv import Conv
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
 from surebound.network.op import Affine, Shape, absolute, cast, tensors
 from surebound.network.shape import Concat, Pick, Reshape
+from surebound.network.transposed import ConvTranspose
 
 _GENERATOR = torch.Generator().manual_seed(3)
 
@@ -44,6 +45,10 @@ CASES = {
     "conv-all": Case(Conv(_t(6, 2, 3, 2), bias=_t(6, 1, 1), **_CONV), ((4, 7, 6),), (6, 3, 9)),
     "conv-stride": Case(Conv(_t(3, 2, 2, 2), (2, 6, 5), None, (4, 3)), ((2, 6, 5),), (3, 2, 2)),
     "conv-1d": Case(Conv(_t(3, 2, 3), (2, 8), _t(3, 1), (2,), (1,), (1,)), ((2, 8),), (3, 4)),
+    "conv-transpose": Case(ConvTranspose(_t(2, 3, 3, 2), (3, 8, 6), _t(3, 1, 1)), ((2, 6, 5),), (3, 8, 6)),
+    "conv-transpose-all": Case(
+        ConvTranspose(_t(4, 3, 3, 2), (6, 7, 6), _t(6, 1, 1), (2, 1), (1, 2), (2, 1), 2), ((4, 3, 9),), (6, 7, 6)
+    ),
     "reshape": Case(Reshape((6,), (2, 3)), ((2, 3),), (6,)),
     "pick": Case(Pick(torch.tensor([[5, 0, 2], [1, 3, 4]]), (6,)), ((6,),), (2, 3)),
     "pick-pad": Case(Pick(torch.tensor([-1, 2, 2, 0, -1]), (2, 2)), ((2, 2),), (5,)),

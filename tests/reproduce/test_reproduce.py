@@ -39,7 +39,14 @@ def start(out: Path, *more: str) -> subprocess.Popen[str]:
     """`reproduce table1` in a session of its own, as a terminal would start it."""
     command = [*SUREBOUND, *TABLE1, "--out", str(out), *more]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=environment(), text=True, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        command,
+        env=environment(),
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # even if the tests themselves ignore it
+        **pipes,
+    )
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -26,13 +26,12 @@ from surebound.work import Desk, Done, Failed, Said, cluster
 from surebound.work.cluster import Cluster, ClusterPool
 
 pytestmark = pytest.mark.slow
-QUIET = {"RAY_AUTH_MODE": "disabled", **cluster.QUIET}  # else Ray writes a token into the home folder
+ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", **cluster.ENVIRONMENT}  # else Ray writes a token into the home folder
 IMAGES = ["--dataset", "digits", "--eps", "1/30"]
-CONFIG = {  # of Ray: a node that was killed is soon missed, and workers keep up with whatever else runs here
+CONFIG = {  # of Ray: a node that was killed is soon missed
     "health_check_initial_delay_ms": 500,
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 3,
-    "worker_niceness": 0,
 }
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
@@ -79,8 +78,8 @@ def _descendants(pid: int) -> list[int]:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     _need_ray()
-    before = {name: os.environ.get(name) for name in QUIET}
-    os.environ.update(QUIET)
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
     path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([environment()["PYTHONPATH"], str(Path(__file__).parents[1])])
     running = Nodes()
@@ -259,7 +258,7 @@ def test_another_service_at_the_address(answer: bytes | None, monkeypatch: pytes
 def _start(folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [*SUREBOUND, "certify", "run", *IMAGES, "--quiet", *more]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=folder, env=environment(**QUIET), text=True, **pipes)
+    return subprocess.Popen(command, cwd=folder, env=environment(**ENVIRONMENT), text=True, **pipes)
 
 
 def _rows(store: Path) -> dict[int, Row]:

@@ -36,6 +36,20 @@ def test_every_task_gives_its_result(engine: Engine, tmp_path: Path) -> None:
     assert 1 <= len((tmp_path / "seen").read_text().splitlines()) <= 2  # a setup for each worker, not for each task
 
 
+def test_what_happened_meanwhile_comes_together() -> None:
+    with Processes(2).open(Arithmetic(0)) as pool:
+        desk: Desk[Any, Any] = Desk(pool)
+        for k in range(2):
+            desk.add(("add", k))
+        batches, found = desk.batches(), list[list[Any]]()
+        while sum(map(len, found)) < 2:
+            found.append(next(batches))
+            time.sleep(0.5)  # while the other answers
+        assert all(found) and not list(batches)
+        desk.add(("stop", "/dev/null"))
+        assert next(desk.batches(tick=0.01)) == []
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_words_come_before_the_result(engine: Engine) -> None:
     events = run(engine, [("say", 3)])

@@ -57,11 +57,10 @@ class Rule(Protocol):
     """How an attack moves."""
 
     def __call__(
-        self, iteration: int, gradient: Tensor, momentum: Tensor, half_width: Tensor, restarts: Tensor
+        self, iteration: int, gradient: Tensor, momentum: Tensor, objective: Objective, restarts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The change of x and the next momentum (0 before the first), for some regions and the restarts of an index.
-
-        gradient, momentum and results: (regions, restarts, inputs); half_width: (regions, 1, inputs).
+        """The change of x and the next momentum (0 before the first), for the objective's regions and the restarts of
+        an index. # gradient, momentum and results: (regions, restarts, inputs)
         """
         ...
 
@@ -89,13 +88,14 @@ def descend(
     start: Tensor | None,
     deadline: float | None,
 ) -> AttackResult:
-    """x ← Π_box(x + rule(∇v(x))) from every starting point, `moves` times, keeping the best x of each region.
+    """x ← Π(x + rule(∇v(x))) from every starting point, `moves` times, keeping the best x of each region.
 
-    Without `start`, the first restart begins at the centre of the box and the others uniformly in it. What is drawn is
+    Π is the projection on the region's box or ball.
+    Without `start`, the first restart begins at the centre of the domain and the others all over it. What is drawn is
     drawn once for each restart and shared by the regions: a region's search does not depend on which other regions are
     in the batch, except through `stop_at`.
 
-    Every second restart first moves `diversify` times by a half width along the sign of ∇(w · f(x)), w uniform in
+    Every second restart first moves `diversify` times by a half width along ∇(w · f(x)), w uniform in
     [−1, 1]^outputs, which spreads the outputs where uniform starts only spread the inputs (ODI: Tashiro, Song and Ermon
     2020, eq. 2–3). Some counterexamples are only found from there and others never, hence one half of each.
     """
@@ -116,11 +116,10 @@ def descend(
         for group in regions.split(max(1, objective.capacity // len(wave))):
             part = objective.take(group)
             if unit is not None:
-                x = (part.lower / 2 + part.upper / 2)[:, None] + unit[wave] * part.half_width[:, None]
+                x = part.starts(unit[wave])
             else:
                 assert start is not None
-                x = start[group[:, None], wave].to(part.lower)
-            x = part.clip(x)
+                x = part.clip(start[group[:, None], wave].to(part.lower))
             if w is not None:
                 x = _diversified(part, group, x, w[wave], diversify, best)
             _descend_wave(part, group, x, rule, wave, moves, best)
@@ -133,13 +132,12 @@ def descend(
 
 def _diversified(objective: Objective, group: Tensor, x: Tensor, w: Tensor, count: int, best: "_Best") -> Tensor:
     """Starting points moved along w · f. # w: (restarts, outputs)"""
-    half_width = objective.half_width[:, None]
     for _ in range(count):
         if best.over():
             break
         value, gradient = objective.value_and_gradient(x, direction=w)
         best.update(group, x, value)
-        x = objective.clip(x + half_width * gradient.sign())
+        x = objective.clip(x + objective.along(gradient))
     return x
 
 
@@ -154,7 +152,6 @@ def _descend_wave(
 ) -> None:
     """The descent of as many points as fit in memory. Regions leave when found, restarts after their last move."""
     momentum = torch.zeros_like(x)
-    half_width = objective.half_width[:, None]
     for iteration in itertools.count():
         if best.over():
             return
@@ -169,11 +166,10 @@ def _descend_wave(
             return
         if not open_.all() or not running.all():
             objective, group, restarts = objective.take(open_), group[open_], restarts[running]
-            half_width = half_width[open_]
             x, momentum, gradient = (t[open_][:, running] for t in (x, momentum, gradient))
-        move, momentum = rule(iteration, gradient, momentum, half_width, restarts)
+        move, momentum = rule(iteration, gradient, momentum, objective, restarts)
         last, x = x, objective.clip(x + move)
-        if torch.equal(x, last) and torch.equal(x, objective.clip(x - half_width * gradient.sign())):
+        if torch.equal(x, last) and torch.equal(x, objective.clip(x + objective.along(-gradient))):
             return  # every point sits in the corner that its gradient points to: a local minimum
 
 

@@ -1,4 +1,4 @@
-"""Attacks on labelled images: how many of them a network gets right, and keeps right within ε of every pixel.
+"""Attacks on labelled images: how many of them a network gets right, and keeps right within ε of each.
 
 The share of images for which nothing was found is an upper bound on the robust accuracy: it proves nothing, while every
 counterexample counted against it was replayed on the original network.
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.attacks import ATTACKS
-from surebound.attacks.objective import Objective
+from surebound.attacks.objective import Objective, into_ball
+from surebound.domain.sets import Norm, exact_norm
 from surebound.errors import UsageError
 from surebound.network.model import Model
-from surebound.problem import Box, Region, Robustness
+from surebound.problem import Ball, Box, Domain, Region, Robustness
 
 Rows = NDArray[np.float32]  # (n, inputs)
 Mask = NDArray[np.bool_]  # (n,)
@@ -34,7 +35,7 @@ class ImageAttack:
     """What an attack did to images, in their order; fewer than there are if it is not over."""
 
     correct: Mask  # no other class scores as high as the label
-    found: Mask  # correct, but a point in the box, replayed, has another class that scores at least as high
+    found: Mask  # correct, but a point within ε, replayed, has another class that scores at least as high
     points: Rows  # those points; NaN where there is none
 
     def __len__(self) -> int:
@@ -53,6 +54,7 @@ def attack_images(
     y: Tensor | NDArray[Any],
     *,
     eps: float | str | Fraction,
+    norm: float | str = "inf",
     method: str = "pgd",
     steps: int = 20,
     restarts: int = 3,
@@ -65,13 +67,14 @@ def attack_images(
     """Attack every image that the network gets right, towards the classes that seem nearest, one after the other.
 
     With m_j = f_label − f_j at the image, classes are ranked by the least value that the linear m_j + ∇m_j · δ takes in
-    the box. What happens to an image does not depend on the others, but for rounding.
+    the domain. What happens to an image does not depend on the others, but for rounding.
 
     Args:
         model: what `surebound.load` returned.
         x: (images, *shape), pixels in [0, 1].
         y: (images,), the labels.
-        eps: the radius in ℓ∞, taken exactly. Boxes are rounded inward, so that what is found lies in the exact box.
+        eps: the radius, taken exactly. What is found lies in the exact box or ball.
+        norm: in which the radius is measured: inf, 2 or 1.
         method: one of `surebound.attacks.ATTACKS`.
         steps: updates of each restart, at most.
         restarts: starting points for each of the classes.
@@ -82,7 +85,7 @@ def attack_images(
         on_progress: called now and then with the images done so far.
     """
     rows, labels = _arrays(model, x, y)
-    radius = Robustness(np.zeros(0), 0, eps).radius()
+    radius, measured = Robustness(np.zeros(0), 0, eps).radius(), exact_norm(norm)
     if targets < 1:
         raise UsageError(f"an attack on images: targets must be at least 1, got {targets}")
     settings = {**(more or {}), "steps": steps, "restarts": restarts, "stop_at": "all"}
@@ -91,7 +94,7 @@ def attack_images(
     points = np.full_like(rows, np.nan)
     for start in range(0, len(rows), batch):
         part = slice(start, start + batch)
-        some = _Batch(model, rows[part], labels[part], radius)
+        some = _Batch(model, rows[part], labels[part], radius, measured)
         correct[part] = some.correct
         ranked = some.ranked()[:, :targets]
         for place in range(ranked.shape[1]):
@@ -129,9 +132,11 @@ def _arrays(model: Model, x: Tensor | NDArray[Any], y: Tensor | NDArray[Any]) ->
 class _Batch:
     """Some images, and what was found so far."""
 
-    def __init__(self, model: Model, x: Rows, y: Indices, eps: Fraction) -> None:
+    def __init__(self, model: Model, x: Rows, y: Indices, eps: Fraction, norm: Norm) -> None:
         self._model, self._x, self._y = model, x, y
-        self._boxes = [Box(lower, upper) for lower, upper in zip(*pixel_box(x, eps), strict=True)]
+        self._domains: list[Domain] = [Box(lower, upper) for lower, upper in zip(*pixel_box(x, eps), strict=True)]
+        if norm != "inf":
+            self._domains = [Ball.around(image, eps, norm, low=0.0, high=1.0) for image in x]
         self.correct = (margins(model.replay(x), y) > 0).all(1)
         self.found = np.zeros(len(x), dtype=bool)
         self.points = np.full_like(x, np.nan)
@@ -157,8 +162,8 @@ class _Batch:
             generator = _generator(*key, attempt)
             objective = self._objective(images, targets[images], demand)
             result = ATTACKS[method](**settings).run(objective, generator=generator)
-            claimed = np.flatnonzero(result.found.numpy())
-            images, points = images[claimed], result.points.numpy()[claimed]
+            claimed, points = self._inside(images, np.flatnonzero(result.found.numpy()), result.points.numpy())
+            images, points = images[claimed], points[claimed]
             if not len(images):
                 return
             logits = self._model.replay(points)
@@ -171,6 +176,17 @@ class _Batch:
             again = usable & ~stands
             images, demand = images[again], demand[claimed][again] + 2 * least[again]
 
+    def _inside(self, images: Indices, claimed: Indices, points: Rows) -> tuple[Indices, Rows]:
+        """Which of the claimed points truly lie in their domains, moved by a little if need be."""
+        moved, kept = points.copy(), []
+        for k in claimed.tolist():
+            domain = self._domains[images[k]]
+            point = into_ball(points[k].astype(np.float64), domain) if isinstance(domain, Ball) else points[k]
+            if point is not None:
+                moved[k] = point
+                kept.append(k)
+        return np.array(kept, dtype=np.intp), moved
+
     def _objective(self, images: Indices, targets: Indices, demand: NDArray[np.float64]) -> Objective:
         """One region for each image: the target scores at least as high as the label, and by `demand` higher."""
         regions = []
@@ -178,7 +194,7 @@ class _Batch:
             row = np.zeros((1, self._model.network.outputs))
             row[0, self._y[i]], row[0, target] = 1.0, -1.0
             constant, strict = np.array([extra]), np.zeros(1, dtype=bool)
-            regions.append(Region(box=self._boxes[i], on_output=row, constant=constant, strict=strict))
+            regions.append(Region(box=self._domains[i], on_output=row, constant=constant, strict=strict))
         return Objective(self._model.network, regions)
 
 
@@ -216,13 +232,12 @@ def margins(logits: NDArray[np.floating[Any]], y: Indices) -> NDArray[np.float64
 
 
 def _least_linear(objective: Objective, x: Tensor) -> NDArray[np.float64]:
-    """min v(x) + ∇v(x) · δ with x + δ in the region's box. # (regions, inputs) -> (regions,)"""
+    """min v(x) + ∇v(x) · δ with x + δ in the region's domain. # (regions, inputs) -> (regions,)"""
     estimates = []
     for group in torch.arange(len(objective)).split(objective.capacity):
         part, point = objective.take(group), x[group]
         value, gradient = (t[:, 0] for t in part.value_and_gradient(point[:, None]))
-        change = (gradient * (part.lower - point)).minimum(gradient * (part.upper - point)).sum(1)
-        estimates.append((value + change).double().numpy())
+        estimates.append((value + part.lowest(point, gradient)).double().numpy())
     return np.concatenate(estimates)
 
 

@@ -28,7 +28,9 @@ _TINY = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True, kw_only=True)
 class MIFGSM:
-    """g ← μ g + ∇v(x) / ‖∇v(x)‖₁,  x ← Π_box(x − η_t · sign(g)),  η_t = lr · decay^t.
+    """g ← μ g + ∇v(x) / ‖∇v(x)‖₁,  x ← Π(x − η_t · sign(g)),  η_t = lr · decay^t.
+
+    Over balls in ℓ2 and ℓ1, steps are along g as in `surebound.attacks.pgd`.
 
     The ℓ1 norm is each point's own. Every restart draws lr log-uniformly and μ and decay uniformly from the given
     ranges, which spares tuning them to a network. Reference: Dong et al. 2018, eq. 6–7.
@@ -79,14 +81,14 @@ class MIFGSM:
         moves = self._moves(lr, decay, 1.0 if self.relative else _widest(objective))
 
         def rule(
-            iteration: int, gradient: Tensor, momentum: Tensor, half_width: Tensor, restarts: Tensor
+            iteration: int, gradient: Tensor, momentum: Tensor, objective: Objective, restarts: Tensor
         ) -> tuple[Tensor, Tensor]:
-            if self.relative:
-                gradient = gradient * half_width
+            if self.relative and objective.balls is None:  # which measure all inputs alike
+                gradient = gradient * objective.half_width[:, None]
             norm = gradient.abs().sum(-1, keepdim=True).clamp_min(_TINY)
             momentum = mu[restarts] * momentum + gradient / norm
-            move = momentum.sign() * (-lr[restarts] * decay[restarts] ** iteration)
-            return move * half_width if self.relative else move, momentum
+            rate = lr[restarts] * decay[restarts] ** iteration
+            return objective.along(-momentum, relative=self.relative) * rate, momentum
 
         return descend(
             objective,

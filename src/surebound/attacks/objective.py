@@ -19,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surebound.errors import PropertyError
-from surebound.network.arrays import concat, library, no_gradients, positive
+from surebound.network.arrays import concat, library, no_gradients
 from surebound.network.graph import Network
 from surebound.network.linear import size
-from surebound.problem import Box, Region
+from surebound.problem import Ball, Domain, Region, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from surebound.domain.balls import Balls
 
 WAVE_BYTES = 1 << 23
 """The largest tensor of a pass. More is no faster once it leaves the cache, and finds nothing sooner."""
@@ -46,6 +48,8 @@ class Objective:
 
     lower: Tensor  # (regions, inputs)
     upper: Tensor  # (regions, inputs)
+    half_width: Tensor  # (regions, inputs) ε of each input: half of upper − lower, without overflow
+    balls: Balls | None  # (regions, 1, inputs) of the regions, if they are balls: a little smaller
     attackable: Tensor  # (regions,) bool
 
     def __init__(
@@ -65,14 +69,17 @@ class Objective:
                 )
         self._network = network.single()
         self._wave_bytes = wave_bytes
-        boxes: dict[Box, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+        boxes: dict[Domain, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
         for region in regions:
             if region.box not in boxes:
                 boxes[region.box] = round_inward(region.box) if thin == "skip" else _round_or_fix(region.box)
         empty = np.zeros((0, network.inputs), dtype=np.float32)
         self.lower = network.array(np.stack([boxes[r.box][0] for r in regions]) if regions else empty)
         self.upper = network.array(np.stack([boxes[r.box][1] for r in regions]) if regions else empty.copy())
+        self.half_width = self.upper / 2 - self.lower / 2
         self.attackable = (self.lower <= self.upper).all(1)
+        balls = [region.box for region in regions if isinstance(region.box, Ball)]
+        self.balls = _smaller(balls, self.lower, self.upper) if balls else None
 
         # Rows that a region does not have are 0 · y − ∞: never the maximum, unless there is no other row.
         rows = max((len(r.constant) for r in regions), default=1) or 1
@@ -110,20 +117,43 @@ class Objective:
         """How many points to evaluate at once, so that no tensor exceeds `wave_bytes`."""
         return max(1, self._wave_bytes // (4 * max(size(node.shape) for node in self._network.nodes)))
 
-    @property
-    def half_width(self) -> Tensor:
-        """ε of each input: half of upper − lower, without overflow. # (regions, inputs)"""
-        return self.upper / 2 - self.lower / 2
-
     def clip(self, x: Tensor) -> Tensor:
-        """The nearest points of the boxes. # (regions, restarts, inputs)"""
+        """The nearest points of the domains. # (regions, restarts, inputs)"""
+        if self.balls is not None:
+            return self.balls.project(x)
         most = library(x).maximum(x, self.lower[:, None])
         return library(x).minimum(most, self.upper[:, None])
+
+    def starts(self, unit: Tensor) -> Tensor:
+        """Points of the domains from numbers in [−1, 1]; 0 is the middle. # (restarts, inputs) -> (regions, …)"""
+        if self.balls is not None:
+            return self.balls.sample(unit[None].expand(len(self), -1, -1))
+        return self.clip((self.lower / 2 + self.upper / 2)[:, None] + unit * self.half_width[:, None])
+
+    def along(self, direction: Tensor, *, relative: bool = True) -> Tensor:
+        """The way along a direction, as the domain's norm has it: of length 1, or `relative` to the domain's size.
+
+        In ℓ∞ it is the sign of every input, times half the box's width. # (regions, restarts, inputs)
+        """
+        if self.balls is not None:
+            way = self.balls.along(direction)
+            return way if relative else way / self.balls.radius.clamp_min(_SMALLEST)
+        way = library(direction).sign(direction)
+        return way * self.half_width[:, None] if relative else way
+
+    def lowest(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """The least of ∇·(y − x) over all y of the domains. # (regions, inputs) twice -> (regions,)"""
+        if self.balls is not None:
+            y = self.balls.parted(-gradient[:, None]).x[:, 0]
+            return (gradient * (y - x)).sum(1)
+        return library(x).minimum(gradient * (self.lower - x), gradient * (self.upper - x)).sum(1)
 
     def take(self, regions: Tensor) -> Objective:
         """The objective of some of the regions only. # index or mask of the regions"""
         part = copy(self)
         part.lower, part.upper, part.attackable = self.lower[regions], self.upper[regions], self.attackable[regions]
+        part.half_width = self.half_width[regions]
+        part.balls = None if self.balls is None else self.balls.take(regions)
         part._on_output, part._constant = self._on_output[regions], self._constant[regions]
         part._strict = None if self._strict is None else self._strict[regions]
         part._on_input = None if self._on_input is None else self._on_input[regions]
@@ -143,11 +173,11 @@ class Objective:
 
         With a `direction` w (restarts, outputs), the gradient is that of w · f(x) instead.
         """
-        active: dict[int, Tensor] = {}
+        slopes: dict[int, Tensor] = {}
 
         def record(layer: int, xhat: Tensor) -> Tensor:
-            active[layer] = xhat > 0
-            return positive(xhat)
+            slopes[layer] = self._network.slope(layer, xhat)
+            return self._network.activate(layer, xhat)
 
         with no_gradients(x):
             y = self._network.trace(self._points(x), record)
@@ -159,7 +189,7 @@ class Objective:
             else:
                 on_y, on_x = direction.expand(len(x), -1, -1), None
             start = {self._network.output: on_y.reshape(y.shape)}
-            gradient = self._network.pull(start, lambda layer, c: c * active.pop(layer))[0].reshape(x.shape)
+            gradient = self._network.pull(start, lambda layer, c: c * slopes.pop(layer))[0].reshape(x.shape)
             if on_x is not None:
                 gradient = gradient + on_x
             return _finite(value), library(gradient).nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
@@ -177,7 +207,7 @@ class Objective:
         return rows
 
 
-def round_inward(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def round_inward(box: Domain) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The smallest float32 not below `box.lower` and the largest not above `box.upper`, element by element.
 
     >>> lower, upper = round_inward(Box(np.array([0.1]), np.array([0.1])))
@@ -192,7 +222,28 @@ def round_inward(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return lower, upper
 
 
-def _round_or_fix(box: Box) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def into_ball(point: Vector, ball: Ball) -> Vector | None:
+    """A float32 point near `point` that lies in the ball, exactly, if there is one on the way to the centre."""
+    lower, upper = (end.astype(np.float64) for end in round_inward(ball))
+    for share in (1.0, 1 - 1e-6, 1 - 1e-5, 1 - 1e-4, 1 - 1e-3):
+        x = ball.centre + share * (point - ball.centre)
+        x = np.clip(np.clip(x, lower, upper).astype(np.float32).astype(np.float64), lower, upper)
+        if ball.contains(x):
+            return x
+    return None
+
+
+def _smaller(balls: Sequence[Ball], lower: Tensor, upper: Tensor) -> Balls:
+    """The balls in float32, each by so much smaller that a float32 point of it, as a rule, lies in the exact one."""
+    from surebound.domain.balls import Balls
+
+    whole = Balls.of(balls)
+    radius = (whole.radius * (1 - 1e-6) - 2.0**-22).clamp_min(whole.radius * 0.5)
+    low, high = lower[:, None].float(), upper[:, None].float()
+    return Balls(whole.centre[:, None].float().clamp(low, high), radius[:, None].float(), low, high, whole.norm)
+
+
+def _round_or_fix(box: Domain) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     lower, upper = round_inward(box)
     thin = (lower > upper) & (box.lower <= box.upper)
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Projected gradient descent on the sign of the gradient (Madry et al. 2018)."""
+"""Projected gradient descent, in ℓ∞ on the sign of the gradient (Madry et al. 2018)."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -15,7 +15,10 @@ StepUnit = Literal["eps", "pixel"]
 
 @dataclass(frozen=True, kw_only=True)
 class PGD:
-    """x ← Π_box(x − η_t · sign(∇v(x))), η_t = step_size · decay^t, in units of `step_unit`.
+    """x ← Π(x − η_t · sign(∇v(x))), η_t = step_size · decay^t, in units of `step_unit`.
+
+    Π is the projection on box or ball. Over a ball, a step is along the way from its centre to where ∇v·x is least, in
+    units of the radius: in ℓ2 that is −∇v / ‖∇v‖₂, in ℓ1 the few inputs with the largest entries, both within the box.
 
     `step_unit="eps"` measures steps in half widths of the box, input by input, as COLT does (its 0.25 is the default
     here); `"pixel"` measures them in the inputs' own units, as the released code of IBP-R does, where 0.25 throws every
@@ -54,11 +57,10 @@ class PGD:
         """See `surebound.attacks.descent.Attack`."""
 
         def rule(
-            iteration: int, gradient: Tensor, momentum: Tensor, half_width: Tensor, restarts: Tensor
+            iteration: int, gradient: Tensor, momentum: Tensor, objective: Objective, restarts: Tensor
         ) -> tuple[Tensor, Tensor]:
             step = self.step_size * self.decay**iteration
-            move = gradient.sign() * -step
-            return move * half_width if self.step_unit == "eps" else move, momentum
+            return objective.along(-gradient, relative=self.step_unit == "eps") * step, momentum
 
         return descend(
             objective,

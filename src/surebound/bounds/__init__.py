@@ -1,7 +1,8 @@
 """Bounds on every layer of a network over boxes: each method is a function, listed here by name.
 
 A method takes a float64 network and boxes lower, upper (boxes, *input_shape) and returns `LayerBounds`. All are sound
-with rounding accounted for, except `milp`, which is exact up to its solver's tolerance.
+with rounding accounted for, except `milp`, which is exact up to its solver's tolerance. Those of `OVER_BALLS` also take
+`around`, the balls within those boxes (`surebound.bounds.around`).
 """
 
 from collections.abc import Callable
@@ -10,12 +11,9 @@ from typing import TYPE_CHECKING
 from surebound.registry import Registry
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from surebound.bounds.result import LayerBounds
-    from surebound.network.graph import Network
 
-    Method = Callable[[Network, Tensor, Tensor], LayerBounds]
+    Method = Callable[..., LayerBounds]  # (network, lower, upper)
 
 BOUNDS: "Registry[Method]" = Registry(
     "bound",
@@ -29,3 +27,4 @@ BOUNDS: "Registry[Method]" = Registry(
         "milp": "surebound.bounds.planet_lp:milp",
     },
 )
+OVER_BALLS = ("interval", "fastlin", "crown", "alpha-crown")

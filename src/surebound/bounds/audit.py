@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surebound.domain.exact import least_over_ball
 from surebound.errors import SureboundError
 from surebound.network.arrays import flat, library, spread
-from surebound.network.graph import Input, Network, Relu
+from surebound.network.graph import Input, Network, Neurons
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
 from surebound.network.op import Affine
 from surebound.network.shape import Concat, Pick, Reshape
@@ -70,6 +71,10 @@ class Meaning:
     def plus(self, constant: Tensor) -> Meaning:
         return Meaning(self.on, self.constant + exact(constant))
 
+    def plus_products(self, a: Tensor, b: Tensor) -> Meaning:
+        """With Σ a·b added to each row's constant. # (rows, n) each"""
+        return Meaning(self.on, self.constant + (exact(a) * exact(b)).sum(1))
+
     def both_signs(self) -> Meaning:
         both = {node: np.concatenate([c, -c]) for node, c in self.on.items()}
         return Meaning(both, np.concatenate([self.constant, -self.constant]))
@@ -85,12 +90,13 @@ class Meaning:
 
 @dataclass(frozen=True, eq=False)
 class ExactLines:
-    """α x̂ ≤ x ≤ ā x̂ + b̄ for a layer's neurons, and s β."""
+    """α x̂ + b̲ ≤ x ≤ ā x̂ + b̄ for a layer's neurons, and s β; b̲ = 0 for ReLUs."""
 
     below: Exact
     above: Exact
     intercept: Exact
     push: Exact
+    floor: Exact | None = None
 
 
 @dataclass
@@ -163,7 +169,7 @@ class Audit:
         """An enclosure claims the interval of an affine node, given those of the nodes it reads."""
         network = enclosure.network
         op, reads = network.nodes[node].op, network.nodes[node].inputs
-        if isinstance(op, Relu | Input) or not self.covers(network):
+        if isinstance(op, Neurons | Input) or not self.covers(network):
             return
         count = size(op.shape)
         for i in sorted({0, count - 1, *(count * j // SAMPLED for j in range(SAMPLED))}):
@@ -193,14 +199,16 @@ def pulled(
     enclosure: Enclosure,
     box: int,
 ) -> Fraction:
-    """The exact dual bound of a row: eq. 15 of the paper, over the box that the enclosure has for the input."""
+    """The exact dual bound of a row: eq. 15 of the paper, over the domain that the enclosure has for the input."""
     coefficients = {node: c[row] for node, c in meaning.on.items()}
     value: Fraction = meaning.constant[row]
     for i in range(max(coefficients), 0, -1):
         op, c = network.nodes[i].op, coefficients.pop(i, None)
-        if isinstance(op, Relu):  # also one that no row reads: it may be split
+        if isinstance(op, Neurons):  # also one that no row reads: it may be split
             line, c = lines(network.layer_of[i]), np.zeros(size(op.shape), dtype=object) if c is None else c
             value += (np.where(c < 0, c, 0) * line.intercept).sum()
+            if line.floor is not None:
+                value += (np.where(c < 0, 0, c) * line.floor).sum()
             contributions: tuple[Exact, ...] = (np.where(c < 0, line.above, line.below) * c - line.push,)
         elif c is None or not c.any():
             continue
@@ -211,7 +219,7 @@ def pulled(
             contributions = adjoint(op, c)
         for j, p in zip(network.nodes[i].inputs, contributions, strict=True):
             coefficients[j] = coefficients[j] + p if j in coefficients else p
-    return value + _minimum(coefficients[0], enclosure, 0, box) if 0 in coefficients else value
+    return value + _least(coefficients[0], enclosure, box) if 0 in coefficients else value
 
 
 def adjoint(op: Affine, c: Exact) -> tuple[Exact, ...]:
@@ -254,6 +262,17 @@ def _bias(op: Affine) -> Exact:
     return exact(spread(op.bias, op.shape)).reshape(-1)
 
 
+def _least(c: Exact, enclosure: Enclosure, box: int) -> Fraction:
+    """min c·x over the domain that the enclosure has for the input."""
+    balls = enclosure.balls
+    if balls is None:
+        return _minimum(c, enclosure, 0, box)
+    centre, radius, lower, upper = (
+        exact(t[box]).tolist() for t in (balls.centre, balls.radius, balls.lower, balls.upper)
+    )
+    return least_over_ball([Fraction(v) for v in c.tolist()], centre, radius[0], lower, upper, balls.norm)
+
+
 def _minimum(c: Exact, enclosure: Enclosure, node: int, box: int) -> Fraction:
     """min c·v over a node's interval."""
     total = Fraction(0)
@@ -279,7 +298,8 @@ def _lines(form: Form, slopes: Slopes, duals: Duals, k: int, group: int, box: in
         below[i], above[i], intercept[i] = Fraction(alpha[p]), Fraction(upper[p]), Fraction(offset[p])
         if slopes.sign is not None and duals.beta is not None:
             push[i] = Fraction(float(slopes.sign[group, p])) * Fraction(float(duals.beta[group, p]))
-    return ExactLines(*(np.array(v, dtype=object) for v in (below, above, intercept, push)))
+    lines = ExactLines(*(np.array(v, dtype=object) for v in (below, above, intercept, push)))
+    return lines if slopes.floor is None else replace(lines, floor=exact(slopes.floor[row, at]))
 
 
 def _unit(index: int, sign: int, elements: int) -> Exact:

@@ -3,7 +3,7 @@
 For any α ∈ [0, 1] on ambiguous neurons, β ≥ 0 on split ones and π ≥ 0 over a region's rows,
 
     λ̄ starts at −Σ_r π_r c_r,      μ̄_k = ā_k ⊙ [λ̄_k]₊ + α_k ⊙ [λ̄_k]₋ + s_k ⊙ β_k,      λ̄_{k−1} = W_kᵀ μ̄_k,
-    d = min_{x₀} (−λ̄₀·x₀) + Σ_r π_r d_r − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k)
+    d = min_{x₀} (−λ̄₀·x₀) + Σ_r π_r d_r − Σ_k ([λ̄_k]₊·b̄_k + [λ̄_k]₋·b̲_k + μ̄_k·b_k),      b̲ = 0 for ReLUs,
 
 is a lower bound of Σ_r π_r (c_r·x + d_r) on the split domain: positive means no counterexample there.
 
@@ -181,18 +181,22 @@ class Bounded:
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
-    """ā, b̄ and the free-α mask of each node, splits applied."""
+    """ā, b̄ and the free-α mask of each node, splits applied; a̲ and b̲ where there are other activations than ReLUs."""
 
     upper: Tensor  # (nodes | 1, neurons)
     intercept: Tensor
     free: Tensor  # bool
     sign: Tensor | None  # (nodes, neurons) in the working precision
+    lower: Tensor | None = None  # a̲, the slope of lower lines that are not free
+    floor: Tensor | None = None  # b̲
 
     @staticmethod
     def of(relaxation: Relaxation, signs: Tensor | None) -> Slopes:
+        relaxation = relaxation.map(lambda t: t[None]) if relaxation.upper_slope.ndim == 1 else relaxation
         upper, intercept, ambiguous = relaxation.upper_slope, relaxation.intercept, relaxation.ambiguous
-        if upper.ndim == 1:
-            upper, intercept, ambiguous = upper[None], intercept[None], ambiguous[None]
+        if relaxation.floor is not None:
+            assert signs is None  # only ReLUs are split by sign
+            return Slopes(upper, intercept, ambiguous, None, relaxation.lower_slope, relaxation.floor)
         if signs is None:
             return Slopes(upper, intercept, ambiguous, None)
         split = signs != 0
@@ -206,13 +210,13 @@ class Slopes:
 
     def fixed(self, alpha: Tensor) -> Tensor:
         """α with the stable and split neurons' slopes put in."""
-        return torch.where(self.free, alpha.clamp(0.0, 1.0), self.upper)
+        return torch.where(self.free, alpha.clamp(0.0, 1.0), self.upper if self.lower is None else self.lower)
 
     def __getitem__(self, index: Tensor) -> Slopes:
         if len(self.upper) == 1:  # one row shared by all nodes
             return self
-        sign = None if self.sign is None else self.sign[index]
-        return Slopes(self.upper[index], self.intercept[index], self.free[index], sign)
+        sign, lower, floor = (None if t is None else t[index] for t in (self.sign, self.lower, self.floor))
+        return Slopes(self.upper[index], self.intercept[index], self.free[index], sign, lower, floor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +225,7 @@ class Evaluated:
 
     bound: Tensor  # (nodes,) less the rounding error when the form is rigorous
     pulled: Pulled
-    x: Tensor  # (nodes, inputs) the minimiser over the box
+    x: Tensor  # (nodes, inputs) the minimiser over the domain
     chosen: dict[int, Tensor]  # layer -> the slope that the sign of λ̄ chose, (nodes, neurons of the layer)
 
 
@@ -235,6 +239,9 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
     alpha, beta, sign = duals.alpha, duals.beta, slopes.sign
     push = None if beta is None or sign is None else sign * beta
     intercepts = zeros(start.constant, n)
+    cancelled = zeros(start.constant, n)
+    reach = None if push is None or slopes.floor is None else _reach(form)
+    held = intercepts if slopes.floor is None else zeros(start.constant, n)  # what they are made of, without signs
     where = library(intercepts).where
     chosen: dict[int, Tensor] = {}
     layers = form.layers
@@ -246,22 +253,33 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
         slope = where(above, slopes.upper[:, None, at], alpha[:, None, at]).reshape(lam.shape)
         mu = slope * lam
         if push is not None:
+            if reach is not None:  # the product is rounded, and what is added may cancel it
+                cancelled[:] += 2 * U * dot(abs(mu), reach[:, at])
             mu += push[:, at]
         intercepts[:] += dot(positive(lam), slopes.intercept[:, at])
+        if slopes.floor is not None:
+            intercepts[:] -= dot(positive(-lam), slopes.floor[:, at])
+            held[:] += dot(positive(lam), abs(slopes.intercept[:, at])) + dot(positive(-lam), abs(slopes.floor[:, at]))
         if keep:
             chosen[k] = slope
         return mu
 
     pulled = form.backward(-start.coefficients, activate, keep=keep)
-    x = where(pulled.at_input > 0, form.box_upper, form.box_lower)
-    bound = start.constant - (pulled.at_input * x).sum(1) - intercepts + pulled.constant
+    least = form.minimum.minimise(pulled.at_input)
+    bound = start.constant + least.value - intercepts + pulled.constant
     if bound.dtype == library(bound).float64:
-        error = pulled.error + start.error + form.evaluation_error(pulled.at_input, intercepts)
-        magnitude = abs(bound) + abs(start.constant) + abs(pulled.constant) + intercepts
+        error = pulled.error + cancelled + start.error + form.evaluation_error(pulled.at_input, held) + least.error
+        magnitude = abs(bound) + abs(start.constant) + abs(pulled.constant) + held
         bound = bound - (error * SLACK + 8 * U * magnitude + UNDERFLOW)
         if (audit := auditor()) is not None:
             audit.dual_bound(form, start, slopes, duals, bound)
-    return Evaluated(where(library(bound).isfinite(bound), bound, -inf), pulled, x, chosen)
+    return Evaluated(where(library(bound).isfinite(bound), bound, -inf), pulled, least.x, chosen)
+
+
+def _reach(form: Form) -> Tensor:
+    """|x̂| at most. # (boxes, neurons)"""
+    reach = library(form.lower).maximum(abs(form.lower), abs(form.upper))
+    return reach[None] if reach.ndim == 1 else reach
 
 
 def ascend(
@@ -317,6 +335,8 @@ def _gradient(
     """∂d/∂(α, β, π) in closed form (see the module's docstring)."""
     layers = form.layers
     offset = slopes.intercept * (lam > 0)
+    if slopes.floor is not None:
+        offset = torch.where(lam > 0, offset, slopes.floor)
 
     def activate(k: int, xhat: Tensor) -> Tensor:
         return torch.addcmul(offset[:, layers[k]], chosen[k], xhat) if k in chosen else torch.zeros_like(xhat)

@@ -17,6 +17,9 @@ with n from `Counts.adjoint`. Hence for every x of the box |ĉ·Δp − c·Δy| 
 
     c·v ≥ c·m_v − Σ_ops |c|·ρ − Σ_relus ([c]₊·(g + ρ) + [−c]₊·(h + ρ)) − |c₀|·R₀.
 
+Over a ball, the reference is its centre, and in place of −|c₀|·R₀ comes the minimum of c₀·Δx over the ball, in float64
+with an error of its own (`surebound.bounds.minimum`).
+
 All vectors that coefficients are multiplied with are prepared in float64 and enlarged by what their own rounding to
 float32 and that of the product may take off (γ_{2N+16} for a product of N terms: γ_N of the enlarged terms, and as much
 again to spare, which also covers adding up the products in float64).
@@ -37,10 +40,12 @@ from torch import Tensor
 
 from surebound.bounds.audit import auditor, fixed_lines
 from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.minimum import BallMinimum
 from surebound.bounds.relaxation import upper_intercept
 from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
 from surebound.bounds.timed import Check
-from surebound.network.graph import Input, Network, Relu
+from surebound.domain.balls import Balls
+from surebound.network.graph import Input, Network, Neurons, Relu
 from surebound.network.linear import Shift, size
 from surebound.network.op import Affine, absolute
 from surebound.network.patch import Patch, pull_patches
@@ -74,9 +79,14 @@ class Centred:
     """
 
     def __init__(self, enclosure: Enclosure, check: Check = lambda: None) -> None:
+        assert enclosure.network.piecewise_linear
         self._enclosure, self._check = enclosure, check
         self._network = _without_biases(enclosure.network).to(torch.float32)
+        self._minimum: BallMinimum | None = None
         self._centres: list[Tensor] = [(enclosure.lower[0] + enclosure.upper[0]) / 2]
+        if enclosure.balls is not None:
+            self._centres = [enclosure.balls.centre.reshape(enclosure.lower[0].shape)]
+            self._minimum = BallMinimum(_moved_to_origin(enclosure.balls))
         self._costs: dict[int, Tensor] = {}
         self._layers: list[_Layer] = []
         self._underflow = 2 * FLUSHED * (enclosure.network.inputs + 1)
@@ -97,8 +107,10 @@ class Centred:
             lines = self._layers[k].parallel
             return c.times(lines.above), c.abs().dot(lines.cost_above)
 
-        centre, cost = self._centres[node].flatten()[index], self._cost(node, index, 1.0, activate)
-        low, high = _less(centre, cost), -_less(-centre, cost)
+        centre, (cost, at_input) = self._centres[node].flatten()[index], self._cost(node, index, 1.0, activate)
+        below = cost + self._input_cost(at_input)
+        above = below if self._minimum is None else cost + self._input_cost(at_input, -1.0)
+        low, high = _less(centre, below), -_less(-centre, above)
         return self._audited(node, index, low, high, lambda k: self._layers[k].parallel)
 
     def crossing(self, node: int, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,9 +122,11 @@ class Centred:
             pulled = positive.times(lines.below).values + negative.times(lines.above).values
             return replace(c, values=pulled), positive.dot(lines.cost_below).double() - negative.dot(lines.cost_above)
 
-        centre = self._centres[node].flatten()[index]
-        low, high = (_less(sign * centre, self._cost(node, index, sign, activate)) for sign in (1.0, -1.0))
-        return self._audited(node, index, low, -high, lambda k: self._layers[k].crossing)
+        centre, ends = self._centres[node].flatten()[index], []
+        for sign in (1.0, -1.0):
+            cost, at_input = self._cost(node, index, sign, activate)
+            ends.append(_less(sign * centre, cost + self._input_cost(at_input)))
+        return self._audited(node, index, ends[0], -ends[1], lambda k: self._layers[k].crossing)
 
     def _audited(
         self, node: int, index: Tensor, low: Tensor, high: Tensor, lines: Callable[[int], Lines]
@@ -129,8 +143,9 @@ class Centred:
 
     def _cost(
         self, node: int, index: Tensor, sign: float, activate: Callable[[int, Patch], tuple[Patch, Tensor]]
-    ) -> Tensor:
-        """All that a pass from ± single elements takes off their values at the reference. # (count,) float64"""
+    ) -> tuple[Tensor, Patch]:
+        """All that a pass from ± single elements takes off their values at the reference on its way, and what it
+        arrives at on the input. # (count,) float64"""
         cost = torch.full((len(index),), self._underflow, dtype=torch.float64)
 
         def through_relu(k: int, c: Patch) -> Patch:
@@ -143,8 +158,17 @@ class Centred:
             cost.add_(c.abs().dot(self._costs[i]))
 
         start = {node: Patch.units(index, self._network.nodes[node].shape, torch.tensor(sign))}
-        at_input = pull_patches(self._network, start, through_relu, visit)
-        return cost.add_(at_input.abs().dot(_enlarged(self._reach(0))))
+        return cost, pull_patches(self._network, start, through_relu, visit)
+
+    def _input_cost(self, at_input: Patch, sign: float = 1.0) -> Tensor:
+        """At least −min of ± c₀·Δx over the domain. # (count,)"""
+        if self._minimum is None:
+            return at_input.abs().dot(_enlarged(self._reach(0)))
+        lam = -sign * at_input.full().flatten(1).double()
+        least = self._minimum.minimise(lam)
+        reach = self._reach(0).flatten()
+        rounding = gamma(lam.shape[1]) * (lam.abs() @ reach)
+        return -least.value + (least.error + rounding) * SLACK + TINY
 
     def _reach(self, node: int) -> Tensor:
         """R ≥ |Δv| over the box."""
@@ -154,7 +178,7 @@ class Centred:
     def _add_affine(self, i: int) -> None:
         node, roundings = self._enclosure.network.nodes[i], self._enclosure.counts.adjoint(i)
         op = node.op
-        assert not isinstance(op, Relu | Input)
+        assert not isinstance(op, Neurons | Input)  # a network that has only ReLUs
         bold = absolute(op)
         centres, reaches = [self._centres[j] for j in node.inputs], [self._reach(j) for j in node.inputs]
         centre = op.apply(*centres)
@@ -213,12 +237,20 @@ def _less(centre: Tensor, cost: Tensor) -> Tensor:
     return torch.where(torch.isfinite(bound), bound, -torch.inf)
 
 
+def _moved_to_origin(balls: Balls) -> Balls:
+    """The same ball with its centre at the origin, the ends of its box rounded outward."""
+    infinity = balls.centre.new_tensor(torch.inf)
+    lower = torch.nextafter(balls.lower - balls.centre, -infinity)
+    upper = torch.nextafter(balls.upper - balls.centre, infinity)
+    return Balls(torch.zeros_like(balls.centre), balls.radius, lower, upper, balls.norm).map(lambda t: t[0])
+
+
 def _without_biases(network: Network) -> Network:
     """Deviations from a reference see the linear part only."""
     return Network(tuple(replace(node, op=_linear_part(node.op)) for node in network.nodes), network.output)
 
 
-def _linear_part(op: Affine | Relu | Input) -> Affine | Relu | Input:
-    if isinstance(op, Relu | Input) or op.bias is None:
+def _linear_part(op: Affine | Neurons | Input) -> Affine | Neurons | Input:
+    if isinstance(op, Neurons | Input) or op.bias is None:
         return op
     return Reshape(op.shape, op.shape) if isinstance(op, Shift) else replace(op, bias=None)

@@ -21,26 +21,34 @@ from typing import TYPE_CHECKING
 from surebound.bounds.audit import auditor
 from surebound.bounds.rounding import HUGE, SLACK, TINY, Counts, U, gamma
 from surebound.network.arrays import flat, library, positive, retyped, zeros
-from surebound.network.graph import Input, Network, Relu
+from surebound.network.graph import Input, Network, Pointwise, Relu
 from surebound.network.linear import size
 from surebound.network.op import Affine, absolute
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from surebound.bounds.around import Around
+    from surebound.domain.balls import Balls
+
 
 class Enclosure:
     """Sound lower and upper bounds on nodes over a batch of boxes, extended node by node as layers are tightened."""
 
-    def __init__(self, network: Network, lower: Tensor, upper: Tensor) -> None:
-        """`network` in float64; lower, upper: (boxes, *input_shape) float64."""
-        self.network = network
-        tame = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_propagate`
+    def __init__(self, network: Network, lower: Tensor, upper: Tensor, *, around: Around | None = None) -> None:
+        """`network` in float64; lower, upper: (boxes, *input_shape) float64. With `around`, there is a ball in each."""
+        self.network, self.around = network, around
+        tame = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_append`
         where = library(lower).where
         self.lower: list[Tensor] = [where(tame, lower, -inf)]
         self.upper: list[Tensor] = [where(tame, upper, inf)]
         self.errors: dict[int, Tensor] = {}  # node -> E_v, (boxes, *shape)
         self.counts = Counts(network)
+
+    @property
+    def balls(self) -> Balls | None:
+        """The domains, if they are less than the boxes."""
+        return None if self.around is None else self.around.balls
 
     @property
     def boxes(self) -> int:
@@ -54,6 +62,8 @@ class Enclosure:
         """Propagate intervals up to and including a node."""
         for i in range(len(self.lower), node + 1):
             self._propagate(i)
+            if self.around is not None and (found := self.around.bounds(i)) is not None:
+                self.tighten(i, *found)
 
     def tighten(self, node: int, lower: Tensor, upper: Tensor) -> None:
         """Intersect a node's interval with sound bounds. # (boxes, *shape)"""
@@ -88,6 +98,10 @@ class Enclosure:
             self.lower.append(positive(self.lower[node.inputs[0]]))
             self.upper.append(positive(self.upper[node.inputs[0]]))
             return
+        if isinstance(op, Pointwise):
+            lower, upper = op.function.interval(self.lower[node.inputs[0]], self.upper[node.inputs[0]])
+            self._append(lower, upper)
+            return
         assert not isinstance(op, Input)
         known = {j: self._centre(j) for j in set(node.inputs)}
         centres, radii, magnitudes = zip(*(known[j] for j in node.inputs), strict=True)
@@ -107,14 +121,18 @@ class Enclosure:
             radius = radius * (1.0 + gamma(op.roundings + 4)) + error + U * SLACK * abs(centre) + underflow
         self.errors[i] = self.errors[i] * SLACK + TINY
         wide = ~(radius <= 0)
-        # Where numbers grow out of hand nothing is known: infinite bounds make every dual bound that needs them −∞.
         where = library(centre).where
         lower, upper = where(wide, _down(centre - radius), centre), where(wide, _up(centre + radius), centre)
-        tame = (lower > -HUGE) & (upper < HUGE)
-        self.lower.append(where(tame, lower, -inf))
-        self.upper.append(where(tame, upper, inf))
+        self._append(lower, upper)
         if (audit := auditor()) is not None:
             audit.interval(self, i)
+
+    def _append(self, lower: Tensor, upper: Tensor) -> None:
+        """A node's interval. Where numbers grow out of hand nothing is known: infinite bounds make every dual bound
+        that needs them −∞."""
+        tame, where = (lower > -HUGE) & (upper < HUGE), library(lower).where
+        self.lower.append(where(tame, lower, -inf))
+        self.upper.append(where(tame, upper, inf))
 
     def _centre(self, j: int) -> tuple[Tensor, Tensor, Tensor]:
         lower, upper = self.lower[j], self.upper[j]
@@ -145,9 +163,17 @@ def _up(x: Tensor) -> Tensor:
     return library(x).nextafter(x, zeros(x) + inf)
 
 
-def enclose(network: Network, lower: Tensor, upper: Tensor, layers: Iterable[tuple[Tensor, Tensor]] = ()) -> Enclosure:
+def enclose(
+    network: Network,
+    lower: Tensor,
+    upper: Tensor,
+    layers: Iterable[tuple[Tensor, Tensor]] = (),
+    *,
+    around: Around | None = None,
+) -> Enclosure:
     """Intervals for all nodes, with known bounds (boxes, neurons) of the first layers taken into account."""
-    enclosure = Enclosure(network, *(retyped(end, library(end).float64) for end in (lower, upper)))
+    ends = [retyped(end, library(end).float64) for end in (lower, upper)]
+    enclosure = Enclosure(network, ends[0], ends[1], around=around)
     for k, (low, high) in enumerate(layers):
         node = network.before(k)
         enclosure.extend(node)

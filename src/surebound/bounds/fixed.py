@@ -13,7 +13,7 @@ from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Rows
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.relaxation import relax
+from surebound.bounds.relaxation import relax_form
 from surebound.bounds.timed import Check, timed
 from surebound.network.arrays import joined
 
@@ -37,7 +37,7 @@ def fixed_rows(
     # (boxes, rows, outputs), (boxes, rows, inputs), (boxes, rows) -> (boxes, rows)
     """
     form, rows = graph_rows(enclosure, on_output, on_input, constant)
-    relaxation = relax(form.lower, form.upper, lines)
+    relaxation = relax_form(form, lines)
     slopes, alpha = Slopes.of(relaxation, None), relaxation.lower_slope
     duals = Duals(alpha[None] if alpha.ndim == 1 else alpha, None, None)
     exact = replace(rows, error=form.start_error(rows))

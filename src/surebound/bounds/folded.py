@@ -20,8 +20,10 @@ from surebound.bounds.audit import auditor
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Activate, Block, Pulled, Rows, consecutive
 from surebound.bounds.kernel import Kernel
+from surebound.bounds.minimum import BallMinimum, BoxMinimum, Minimum
 from surebound.bounds.rounding import DECIMAL, SLACK, SLOPE, TINY, UNDERFLOW, gamma
 from surebound.bounds.sparse import compressed, is_sparse
+from surebound.domain.balls import Balls
 from surebound.network.op import Affine
 from surebound.network.patch import SMALL, Patch, pull_patches
 
@@ -41,15 +43,18 @@ class FoldedForm:
     upper: Tensor
     rigorous: bool = True
     transposed: tuple[Tensor | None, ...] = ()  # the blocks' transposes that `compressed` made sparse
+    balls: Balls | None = None  # the ball within the box, over the inputs that vary
 
     @staticmethod
     def empty(enclosure: Enclosure) -> "FoldedForm":
         """The form before its first layer; `enclosure` holds one box."""
+        assert enclosure.network.piecewise_linear  # neurons that keep their sign are lines
         lower, upper = enclosure.lower[0].flatten(), enclosure.upper[0].flatten()
         pinned = upper - lower <= PINNED * torch.maximum(lower.abs(), upper.abs())
         free = torch.nonzero(~pinned).flatten()
         none = lower.new_zeros(0)
-        return FoldedForm(enclosure, free, lower[free], upper[free], (), none, none)
+        balls = None if enclosure.balls is None else enclosure.balls.map(lambda t: t[0]).over(free)
+        return FoldedForm(enclosure, free, lower[free], upper[free], (), none, none, balls=balls)
 
     @property
     def inputs(self) -> int:
@@ -66,6 +71,10 @@ class FoldedForm:
     @property
     def layers(self) -> tuple[slice, ...]:
         return consecutive(len(block.bias) for block in self.blocks)
+
+    @property
+    def minimum(self) -> Minimum:
+        return BoxMinimum(self.box_lower, self.box_upper) if self.balls is None else BallMinimum(self.balls)
 
     def magnitudes(self) -> Tensor:
         """X ≥ |column| over the box. # (columns,)"""
@@ -234,6 +243,7 @@ class FoldedForm:
             lower=self.lower.to(dtype),
             upper=self.upper.to(dtype),
             rigorous=dtype == torch.float64,
+            balls=None if self.balls is None else self.balls.to(dtype),
             transposed=tuple(None if t is None else t.to(dtype) for t in self.transposed),
         )
 

@@ -6,7 +6,7 @@ Two implementations: `FoldedForm` (stable neurons folded away, dense matrices be
 Sign convention of the paper: λ̄ is minus the coefficient on a neuron's output, μ̄ minus the one on its input, and a
 bound is
 
-    min over the box of (−λ̄₀·x₀) − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k) + constant.
+    min over the domain of (−λ̄₀·x₀) − Σ_k ([λ̄_k]₊·b̄_k + μ̄_k·b_k) + constant.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from surebound.bounds.audit import Meaning
 from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.minimum import Minimum
 from surebound.network.arrays import Lazy
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Block:
 
 
 class Form(Protocol):
-    """A network over one box, as affine maps between its relaxed neurons."""
+    """A network over one domain, as affine maps between its relaxed neurons."""
 
     @property
     def enclosure(self) -> Enclosure:
@@ -139,12 +140,17 @@ class Form(Protocol):
 
     @property
     def box_lower(self) -> Tensor:
-        """# (inputs,) or (rows, inputs)"""
+        """The lower end of the domain's hull. # (inputs,) or (rows, inputs)"""
         ...
 
     @property
     def box_upper(self) -> Tensor:
         """# (inputs,) or (rows, inputs)"""
+        ...
+
+    @property
+    def minimum(self) -> Minimum:
+        """Where a backward pass ends: over the box, or the ball within it."""
         ...
 
     def backward(self, start: Tensor, activate: Activate, *, keep: bool = True) -> Pulled:
@@ -194,7 +200,9 @@ class Form(Protocol):
         ...
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
-        """The rounding of the final minimum over the box and of Σ[λ̄]₊b̄ ≥ 0. # (rows, inputs), (rows,) -> (rows,)"""
+        """The rounding of n products in the final minimum and of Σ[λ̄]₊b̄ + [λ̄]₋b̲, given Σ[λ̄]₊|b̄| + [−λ̄]₊|b̲|.
+
+        # (rows, inputs), (rows,) -> (rows,)"""
         ...
 
     def to(self, dtype: torch.dtype) -> Form:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from surebound.bounds.audit import auditor
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
+from surebound.bounds.minimum import BallMinimum, BoxMinimum, Minimum
 from surebound.bounds.rounding import DECIMAL, SLACK, TINY, gamma
 from surebound.network.arrays import Lazy, concat, flat, library, retyped, zeros
 from surebound.network.graph import Network, dot
@@ -78,6 +79,13 @@ class GraphForm:
     def box_upper(self) -> Tensor:
         return self._box(self.enclosure.upper[0])
 
+    @property
+    def minimum(self) -> Minimum:
+        if self.enclosure.balls is None:
+            return BoxMinimum(self.box_lower, self.box_upper)
+        balls = self.enclosure.balls.to(self.lower.dtype)
+        return BallMinimum(balls.map(lambda t: t[0] if len(t) == 1 else t.repeat_interleave(self.per_box, 0)))
+
     def _box(self, bound: Tensor) -> Tensor:
         box = retyped(flat(bound), self.lower.dtype)
         return box[0] if len(box) == 1 else box.repeat_interleave(self.per_box, 0)
@@ -142,7 +150,7 @@ class GraphForm:
 
     def evaluation_error(self, lam_at_input: Tensor, intercepts: Tensor) -> Tensor:
         reach = flat(self.enclosure.magnitude(0))
-        intercept = gamma(self.neurons + self.depth + 1) * intercepts
+        intercept = gamma(self.neurons + 2 * self.depth + 1) * intercepts
         return (gamma(self.inputs) * dot(abs(lam_at_input), reach) + intercept) * SLACK + TINY
 
     @property

@@ -5,7 +5,7 @@ differs is where the numbers lie:
 
 - Splits are columns: a layer of λ̄ is one piece of memory, which every operation streams through.
 - Inputs are measured from the centre of the box in half widths, z ∈ [−1, 1]: the minimum over the box is −‖λ̄₀‖₁ and its
-  minimiser sign(λ̄₀), one pass each.
+  minimiser sign(λ̄₀), one pass each. Over a ball, they are measured from its centre as they are.
 - A block that is mostly zeros, as those of a convolution's first layers are, is a sparse matrix.
 - β exists for split neurons only, and all buffers are written in place.
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Specification, Splits
 from surebound.bounds.relaxation import Relaxation
 from surebound.bounds.sparse import compressed, is_sparse
+from surebound.domain.balls import Balls
 
 if TYPE_CHECKING:
     from surebound.bounds.folded import FoldedForm
@@ -49,11 +50,17 @@ class Kernel:
     bias: Tensor  # (1, neurons)
     centre: Tensor  # (inputs,)
     radius: Tensor  # (inputs,)
+    balls: Balls | None = None  # the ball, in these units
 
     @staticmethod
     def of(form: "FoldedForm", sparse: Callable[[Tensor], bool] = is_sparse) -> "Kernel":
         """`form` in float32 or float64."""
         centre, radius = (form.box_lower + form.box_upper) / 2, (form.box_upper - form.box_lower) / 2
+        balls = form.balls
+        if balls is not None:
+            centre, radius = balls.centre, torch.ones_like(balls.centre)
+            ends = (balls.lower - centre).float(), (balls.upper - centre).float()
+            balls = Balls(torch.zeros_like(ends[0]), balls.radius.float(), *ends, balls.norm)
         blocks = []
         for block, where in zip(form.blocks, form.layers, strict=True):
             if not len(block.bias):
@@ -66,7 +73,7 @@ class Kernel:
                 weight, transposed = compressed(weight), compressed(transposed)
             blocks.append(Block(where, before, weight, transposed, bias))
         bias = torch.cat([torch.zeros(0, 1), *(block.bias for block in blocks)]).T.contiguous()
-        return Kernel(tuple(blocks), bias, centre.float(), radius.float())
+        return Kernel(tuple(blocks), bias, centre.float(), radius.float(), balls)
 
     @property
     def inputs(self) -> int:
@@ -112,7 +119,7 @@ class Kernel:
             last = _Run(self, rows, problem[open_], best.map(lambda t: t[:, open_]))
             last.evaluate()
             lam[open_] = last.lam[self.inputs :].T
-            x[open_] = self.centre + self.radius * last.lam[: self.inputs].T.sign()
+            x[open_] = self.centre + self.radius * last.minimiser().T
         return Bounded(best_bound, found, lam, x)
 
     def evaluate(
@@ -260,6 +267,7 @@ class _Run:
         self.chosen, self.offset = (torch.empty(neurons, count) for _ in range(2))
         # one row more: the neuron that does not exist, which `_Problem.split` may point to
         self.mu, self.xhat, self.push = (torch.zeros(neurons + 1, count) for _ in range(3))
+        self.corner: Tensor | None = None  # (inputs, nodes) where −λ̄₀·z is least, over a ball
         self.member: Tensor | None = None if duals.mix is None else rows.members(problem.region)
         if duals.mix is None:
             where = torch.tensor(rows.starts)[problem.region]
@@ -272,7 +280,12 @@ class _Run:
         some.first, some.second = (d.map(lambda t: t[:, index]) for d in (self.first, self.second))
         for mine, new in ((self.lam, some.lam), (self.chosen, some.chosen), (self.offset, some.offset)):
             new.copy_(mine[:, index])
+        some.corner = None if self.corner is None else self.corner[:, index]
         return some
+
+    def minimiser(self) -> Tensor:
+        """Of −λ̄₀·z, after an evaluation. # (inputs, nodes)"""
+        return self.lam[: self.kernel.inputs].sign() if self.corner is None else self.corner
 
     def evaluate(self) -> Tensor:
         """d at the present duals: one backward pass. # (nodes,)"""
@@ -296,7 +309,12 @@ class _Run:
             lam[: block.before].addmm_(block.transposed, mu[at])
         self.offset.mul_(problem.intercept)  # b̄ where λ̄ > 0
         at_input, at_neurons = lam[: kernel.inputs], lam[kernel.inputs :]
-        bound = bound - (self.offset * at_neurons).sum(0) - at_input.abs().sum(0) - (kernel.bias @ mu[:-1])[0]
+        if kernel.balls is None:
+            reach = at_input.abs().sum(0)
+        else:
+            self.corner = kernel.balls.parted(at_input.T).x.T
+            reach = (at_input * self.corner).sum(0)
+        bound = bound - (self.offset * at_neurons).sum(0) - reach - (kernel.bias @ mu[:-1])[0]
         return torch.where(torch.isfinite(bound), bound, -torch.inf)
 
     def step(self, config: Ascent, step: int) -> None:
@@ -319,7 +337,10 @@ class _Run:
     def _forward(self) -> None:
         """x̂ and the columns at the minimiser, through the slopes that the backward pass chose."""
         kernel, points, xhat = self.kernel, self.points, self.xhat
-        torch.sign(self.lam[: kernel.inputs], out=points[: kernel.inputs])
+        if self.corner is None:
+            torch.sign(self.lam[: kernel.inputs], out=points[: kernel.inputs])
+        else:
+            points[: kernel.inputs] = self.corner
         for block in kernel.blocks:
             at = block.neurons
             torch.mm(block.weight, points[: block.before], out=xhat[at])

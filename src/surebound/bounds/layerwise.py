@@ -11,17 +11,20 @@ bounded neuron by projected gradient ascent.
 import torch
 from torch import Tensor
 
+from surebound.bounds.around import Around
 from surebound.bounds.beta_crown import Ascent
-from surebound.bounds.enclosure import Enclosure, enclose
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.result import LayerBounds
 from surebound.bounds.root import LayerBounding, bound_neurons, tighten_layers
 from surebound.bounds.zonotope import Forward
 from surebound.network.graph import Network
 
 
-def interval(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
+def interval(network: Network, lower: Tensor, upper: Tensor, *, around: Around | None = None) -> LayerBounds:
     """l̂ = [W]₊ l + [W]₋ u + b and its mirror image, layer by layer, rounded outward."""
-    return collect(enclose(network, lower, upper))
+    enclosure = Enclosure(network, lower.double(), upper.double(), around=around)
+    enclosure.extend(len(network.nodes) - 1)
+    return collect(enclosure)
 
 
 def deepz(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
@@ -31,27 +34,35 @@ def deepz(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
     return collect(enclosure)
 
 
-def fastlin(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
+def fastlin(network: Network, lower: Tensor, upper: Tensor, *, around: Around | None = None) -> LayerBounds:
     """Bounds with the lower slope parallel to the upper one."""
-    return layerwise(network, lower, upper, LayerBounding(slopes=("fastlin",), ascent=None))
+    return layerwise(network, lower, upper, LayerBounding(slopes=("fastlin",), ascent=None), around)
 
 
-def crown(network: Network, lower: Tensor, upper: Tensor) -> LayerBounds:
+def crown(network: Network, lower: Tensor, upper: Tensor, *, around: Around | None = None) -> LayerBounds:
     """Bounds with the lower slope 0 or 1."""
-    return layerwise(network, lower, upper, LayerBounding(slopes=("crown",), ascent=None))
+    return layerwise(network, lower, upper, LayerBounding(slopes=("crown",), ascent=None), around)
 
 
 def alpha_crown(
-    network: Network, lower: Tensor, upper: Tensor, *, iterations: int = 20, lr: float = 0.5
+    network: Network,
+    lower: Tensor,
+    upper: Tensor,
+    *,
+    iterations: int = 20,
+    lr: float = 0.5,
+    around: Around | None = None,
 ) -> LayerBounds:
     """Starts from the better of FastLin and CROWN, neuron by neuron: for the same layer bounds it is never worse."""
     ascent = Ascent(iterations=iterations, lr=lr)
-    return layerwise(network, lower, upper, LayerBounding(ascent=ascent))
+    return layerwise(network, lower, upper, LayerBounding(ascent=ascent), around)
 
 
-def layerwise(network: Network, lower: Tensor, upper: Tensor, bounding: LayerBounding) -> LayerBounds:
+def layerwise(
+    network: Network, lower: Tensor, upper: Tensor, bounding: LayerBounding, around: Around | None = None
+) -> LayerBounds:
     """Every layer, then the output, by the same method; intervals are kept where they are tighter."""
-    enclosure = Enclosure(network, lower.double(), upper.double())
+    enclosure = Enclosure(network, lower.double(), upper.double(), around=around)
     tighten_layers(enclosure, bounding, lambda: None)
     everything = torch.arange(network.outputs)
     low, high = bound_neurons(enclosure, network.output, everything, bounding, lambda: None)

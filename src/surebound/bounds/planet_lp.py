@@ -32,6 +32,7 @@ from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.relaxation import relax
 from surebound.bounds.result import LayerBounds, LeafMultipliers, Minima, Minimum
 from surebound.bounds.rounding import SLACK, TINY, UNDERFLOW, gamma
+from surebound.errors import UsageError
 from surebound.network.graph import Network
 from surebound.problem import Box, Matrix, Vector
 
@@ -86,6 +87,11 @@ def affine_blocks(network: Network, errors: dict[int, Tensor] | None = None) -> 
 
 def _targets(network: Network) -> list[int]:
     """The nodes that get bounds: every layer's pre-activation, and the output."""
+    if not network.piecewise_linear:
+        raise UsageError(
+            "linear programs cover ReLU and its piecewise-linear kin only; expected interval, fastlin, crown, "
+            "alpha-crown or deepz"
+        )
     return [*(network.before(k) for k in range(len(network.layers))), network.output]
 
 

@@ -1,4 +1,5 @@
 """Bounds for every layer, first to last: interval → best of FastLin and CROWN → α-CROWN for what is still ambiguous.
+Of activations other than ReLUs, whose lines depend on both ends of an interval, all neurons count as ambiguous.
 
 Layers are bounded in order, since each relaxation needs the bounds of the layers before it. `settle_layers` is the
 first pass of a search: fixed slopes, in rigorous float32. `fold_network` then builds what the search works on, with
@@ -20,15 +21,19 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows, consecutive, joined
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.precision import float32_is_kept
-from surebound.bounds.relaxation import Relaxation, relax
+from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.support import groups
+from surebound.bounds.tangents import TangentForm
 from surebound.bounds.timed import Check, timed
 from surebound.bounds.witness import LINES, NOBODY, Reason, Witness, on_grid
+from surebound.domain.balls import Balls
+from surebound.network.activation import Lines as Kind
 from surebound.network.conv import Conv
 from surebound.network.cost import products
-from surebound.network.graph import Network, Relu
+from surebound.network.graph import Network, Neurons
 from surebound.network.linear import Linear, size
 from surebound.network.patch import local_order
+from surebound.network.transposed import ConvTranspose
 
 CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
 PASS_ROWS = 256  # rows of a float32 pass over the network: few enough for the cache
@@ -40,11 +45,11 @@ PASS_PRODUCTS = 2**32  # multiply-adds of a float32 pass, or four times those of
 class LayerBounding:
     """How intermediate bounds are computed."""
 
-    slopes: tuple[str, ...] = ("fastlin", "crown")  # the better of these for each neuron
+    slopes: tuple[Kind, ...] = ("fastlin", "crown")  # the better of these for each neuron
     ascent: Ascent | None = Ascent(iterations=5, lr=1.0)  # then α-CROWN where the sign is still open; None: not at all
 
     @property
-    def fixed(self) -> str | None:
+    def fixed(self) -> Kind | None:
         """The name of the slopes if they are the same for all rows."""
         return self.slopes[0] if self.ascent is None and len(self.slopes) == 1 else None
 
@@ -55,11 +60,15 @@ RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor, Reason]]
 
 def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
     """Sound lower bounds of rows. # (rows,) float64"""
+    if bounding.ascent is not None and form.neurons and not form.enclosure.network.piecewise_linear:
+        tangents = TangentForm(form, rows)
+        return tangents.bounds(tangents.start(), bounding.ascent).bound
     if bounding.fixed is None:
         alpha = _find_slopes(form, rows, bounding, signs=False)[0].alpha
-    else:
-        alpha = _fixed_slopes(form, bounding.fixed)
-    return _sound_lower(form, rows, alpha)
+        return _sound_lower(form, rows, relax_form(form), alpha)
+    relaxation = relax_form(form, bounding.fixed)
+    slope = relaxation.lower_slope  # that depends on the box only
+    return _sound_lower(form, rows, relaxation, slope[None] if slope.ndim == 1 else slope)
 
 
 def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor, Tensor, Reason]:
@@ -68,7 +77,7 @@ def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor
     both = rows.both_signs()
     reason, useful = _find_slopes(form, both, bounding, signs=True)
     bound = torch.full((len(both),), -torch.inf, dtype=torch.float64)
-    bound[useful] = _sound_lower(form, both[useful], reason.alpha[useful])
+    bound[useful] = _sound_lower(form, both[useful], relax_form(form), reason.alpha[useful])
     return bound[: len(rows)], -bound[len(rows) :], reason
 
 
@@ -76,20 +85,14 @@ def _timed_bounds(form: FoldedForm, rows: Rows, bounding: LayerBounding, check: 
     return best_bounds(timed(form, check), rows, bounding)
 
 
-def _sound_lower(form: Form, rows: Rows, alpha: Tensor) -> Tensor:
+def _sound_lower(form: Form, rows: Rows, relaxation: Relaxation, alpha: Tensor) -> Tensor:
     """The bound with slopes α for each row or each box, in float64 with its rounding error taken off."""
     exact = replace(rows, error=form.start_error(rows))
-    slopes = Slopes.of(relax(form.lower, form.upper), None)
+    slopes = Slopes.of(relaxation, None)
     if len(slopes.upper) not in (1, len(alpha)):  # slopes for each row of several boxes: one relaxation each, too
-        slopes = Slopes.of(_per_row(relax(form.lower, form.upper), len(rows)), None)
+        slopes = Slopes.of(_per_row(relaxation, len(rows)), None)
     duals = Duals(slopes.fixed(alpha.double()), None, None)
     return evaluate(form, exact, slopes, duals, keep=False).bound
-
-
-def _fixed_slopes(form: Form, name: str) -> Tensor:
-    """α that depends on the box only. # (boxes, neurons)"""
-    slope = relax(form.lower, form.upper, name).lower_slope
-    return slope[None] if slope.ndim == 1 else slope
 
 
 def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool) -> tuple[Reason, Tensor]:
@@ -103,7 +106,7 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
     best, alpha = torch.full((n,), -torch.inf), torch.zeros(n, form.neurons)
     lines = torch.zeros(n, dtype=torch.int8)
     for name in bounding.slopes:
-        relaxation = relax(fast.lower, fast.upper, name)
+        relaxation = _thin(form, fast, name)
         slopes = Slopes.of(relaxation, None)
         slope = relaxation.lower_slope.reshape(slopes.upper.shape)
         bound = evaluate(fast, thin, slopes, Duals(slope, None, None), keep=False).bound
@@ -120,7 +123,7 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
     todo = torch.nonzero(open_).flatten()
     if len(todo):
         specification = Specification(thin, tuple(range(n + 1)), thin.error)
-        relaxation = relax(fast.lower, fast.upper)
+        relaxation = _thin(form, fast, "crown")
         if relaxation.upper_slope.ndim == 2:
             relaxation = _per_row(relaxation, n)
         start = Duals(alpha[todo], None, None)
@@ -129,11 +132,16 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
     return Reason(lines, alpha), useful
 
 
+def _thin(form: Form, fast: Form, slopes: Kind) -> Relaxation:
+    """The relaxation in float32: of the bounds in float32 where that is as good."""
+    ordinary = form.enclosure.network.piecewise_linear
+    return relax_form(fast, slopes) if ordinary else relax_form(form, slopes).to(torch.float32)
+
+
 def _per_row(relaxation: Relaxation, rows: int) -> Relaxation:
     """A relaxation (boxes, neurons), or (neurons,) for one box, repeated for each row of a box."""
-    parts = (relaxation.upper_slope, relaxation.intercept, relaxation.lower_slope, relaxation.ambiguous)
-    spread = (t[None] if t.ndim == 1 else t for t in parts)
-    return Relaxation(*(t.repeat_interleave(rows // len(t), 0) for t in spread))
+    spread = relaxation.map(lambda t: t[None]) if relaxation.upper_slope.ndim == 1 else relaxation
+    return spread.map(lambda t: t.repeat_interleave(rows // len(t), 0))
 
 
 def _chunks(index: Tensor, width: int, products: int, check: Check, most: int) -> Iterator[Tensor]:
@@ -158,13 +166,14 @@ def one_hot(index: Tensor, width: int) -> Tensor:
     return torch.nn.functional.one_hot(index, width).double()
 
 
-def interval_is_exact(network: Network, node: int) -> bool:
-    """Whether no linear bound can improve on a node's interval: the input's elements are mixed once at most."""
-    mixed = 0
+def interval_is_exact(network: Network, node: int, balls: Balls | None = None) -> bool:
+    """Whether no linear bound can improve on a node's interval: the input's elements are mixed once at most, or over a
+    ball not at all."""
+    mixed, most = 0, 1 if balls is None else 0
     while node:
         op, inputs = network.nodes[node].op, network.nodes[node].inputs
-        mixed += isinstance(op, Conv | Linear)
-        if isinstance(op, Relu) or len(inputs) > 1 or mixed > 1:
+        mixed += isinstance(op, Conv | ConvTranspose | Linear)
+        if isinstance(op, Neurons) or len(inputs) > 1 or mixed > most:
             return False
         (node,) = inputs
     return True
@@ -188,7 +197,7 @@ def settle_layers(
     From the first layer on that would take more multiply-adds than `budget`, all that came before it included, layers
     are not bounded; whether there was none. `most` is how many multiply-adds a pass may have, here and below.
     """
-    if not float32_is_kept():
+    if not (float32_is_kept() and enclosure.network.piecewise_linear):
         if witness is NOBODY and only is None:
             tighten_layers(enclosure, LayerBounding(ascent=None), check, most=most)
         enclosure.extend(len(enclosure.network.nodes) - 1)
@@ -207,7 +216,7 @@ def settle_layers(
         centred.extend(node)
         low, high = (t[0].clone() for t in enclosure.layer(k))
         asked = torch.ones_like(low, dtype=torch.bool) if only is None else only[where]
-        if interval_is_exact(network, node):
+        if interval_is_exact(network, node, enclosure.balls):
             continue
         budget -= PASSES * products(network, node) * int(((low < 0) & (high > 0) & asked).sum())
         if budget < 0:
@@ -252,7 +261,7 @@ def fold_network(
             enclosure.tighten(node, known.lower[node], known.upper[node])
         low, high = (t[0].clone() for t in enclosure.layer(k))
         candidates = torch.nonzero((low < 0) & (high > 0)).flatten()
-        exact = interval_is_exact(network, node)
+        exact = interval_is_exact(network, node, enclosure.balls)
         kept: list[Rows] = []
         work = products(network, node) // 2  # at most about that: single neurons go back in the windows they read
         for index in _chunks(candidates, _widest(form, enclosure), work, check, most):
@@ -293,7 +302,7 @@ def tighten_layers(
         if known is not None:
             enclosure.tighten(node, *(t[:, where].reshape(enclosure.lower[node].shape) for t in known))
         low, high = enclosure.layer(k)
-        ambiguous = (low < 0) & (high > 0)
+        ambiguous = (low < 0) & (high > 0) if network.functions[k] is None else high > low
         # the ambiguous neurons of each box, and others where it has fewer than the box that has most
         index = ambiguous.byte().argsort(dim=1, descending=True, stable=True)[:, : int(ambiguous.sum(1).max())]
         open_ = ambiguous.gather(1, index)  # in this box: the result must not depend on the other boxes

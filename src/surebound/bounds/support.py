@@ -67,4 +67,5 @@ def restricted(form: FoldedForm, support: Tensor) -> FoldedForm:
         lower=form.lower[neurons],
         upper=form.upper[neurons],
         transposed=(),
+        balls=None if form.balls is None else form.balls.over(inputs),
     )

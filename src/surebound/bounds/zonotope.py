@@ -4,7 +4,9 @@ A zonotope describes a node as v = c + Σ_i g_i ε_i + [−e, e] with symbols ε
 one for each input that varies and one for each ambiguous neuron. Affine ops map centre and generators; a ReLU on
 [l̂, û] with l̂ < 0 < û becomes (DeepZ, Singh 2018)
 
-    x = λ x̂ + μ + μ ε_new,   λ = û / (û − l̂),   μ = −û l̂ / (2 (û − l̂)).
+    x = λ x̂ + μ + μ ε_new,   λ = û / (û − l̂),   μ = −û l̂ / (2 (û − l̂)),
+
+and any other activation x = λ x̂ + m + μ ε_new, with f(x̂) − λ x̂ in m ± μ and λ the slope of the chord.
 
 An operation costs one forward pass for each symbol, where a linear bound of every neuron by itself costs a backward
 pass each: with few inputs this is the cheaper way to bound all layers of a network.
@@ -16,8 +18,9 @@ of an operation, ρ = Σ_i |g_i|, and one rounding more for weights that the gen
     fl(A c + b)  is off by at most  γ_n |A| |c| + u₆₄ |A c + b|,
     fl(A g_i)    for all i together by at most  γ_{n+1} |A| ρ,     since |ε_i| ≤ 1,
 
-(Higham 2002, section 3.1); hence e' = |A| (e + γ_n |c| + γ_{n+1} ρ) + …, one product with |A| in float64. A ReLU's λ is
-a number of the generators' type, μ is computed for that very λ, and fl(λ g_i), fl(μ) are off by λ γ₁ ρ + γ₁ μ.
+(Higham 2002, section 3.1); hence e' = |A| (e + γ_n |c| + γ_{n+1} ρ) + …, one product with |A| in float64. The λ of an
+activation is a number of the generators' type, μ is computed for that very λ, and fl(λ g_i), fl(μ) are off by
+|λ| γ₁ ρ + γ₁ μ.
 
 **Underflow.** In float32, each product and each sum may lose 2⁻¹²⁶, as may each weight.
 
@@ -34,14 +37,15 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from surebound.bounds.audit import ExactLines, auditor, fixed_lines
+from surebound.bounds.audit import ExactLines, auditor, exact, fixed_lines
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import consecutive
 from surebound.bounds.relaxation import relax, upper_intercept
 from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
 from surebound.bounds.timed import Check
 from surebound.bounds.witness import Ends
-from surebound.network.graph import Input, Network, Relu
+from surebound.network.activation import Activation
+from surebound.network.graph import Input, Network, Neurons, Pointwise
 from surebound.network.linear import size
 from surebound.network.op import Affine, absolute, cast
 
@@ -119,6 +123,16 @@ def affine(op: Affine, thin: Affine, operands: Sequence[Zonotope]) -> Zonotope:
     return Zonotope(centre, generators, error, spread_of(generators))
 
 
+@dataclass(frozen=True, eq=False)
+class _Band:
+    """x = λ x̂ + m ± μ. # (boxes, *shape)"""
+
+    slope: Tensor  # λ, in the generators' type
+    middle: Tensor  # m
+    half: Tensor  # μ
+    inexact: Tensor  # bool; elsewhere λ is 0 or 1 and all else 0
+
+
 def relu(z: Zonotope, lower: Tensor, upper: Tensor, count: int, most: int | None = None) -> Zonotope:
     """The module's transformer for x̂ in z and in [lower, upper]; new generators are numbered from `count` on, at most
     `most` in a box.
@@ -126,24 +140,39 @@ def relu(z: Zonotope, lower: Tensor, upper: Tensor, count: int, most: int | None
     Whatever λ was rounded to, max(x̂, 0) − λ x̂ is convex and so lies in [0, max(−λ l̂, (1 − λ) û)] = [0, 2 μ].
     # lower, upper: (boxes, *shape)
     """
-    dtype = z.generators.dtype
     line = relax(lower, upper)
-    slope = line.upper_slope.to(dtype)
-    lam = slope.double()
-    mu = torch.where(line.ambiguous, upper_intercept(lam, lower, upper) / 2, 0.0)
+    slope = line.upper_slope.to(z.generators.dtype)
+    mu = torch.where(line.ambiguous, upper_intercept(slope.double(), lower, upper) / 2, 0.0)
+    return _through(z, _Band(slope, mu, mu, line.ambiguous), count, most)
+
+
+def pointwise(
+    z: Zonotope, function: Activation, lower: Tensor, upper: Tensor, count: int, most: int | None = None
+) -> Zonotope:
+    """The same for any other activation: f(x̂) − λ x̂ lies between its extremes, whatever λ is."""
+    slope = function.chord(lower, upper).to(z.generators.dtype)
+    least, greatest = function.extremes(slope.double(), lower, upper)
+    middle = least / 2 + greatest / 2
+    half = torch.maximum(greatest - middle, middle - least) * (1.0 + 4 * U) + TINY
+    return _through(z, _Band(slope, middle, half, torch.ones_like(half, dtype=torch.bool)), count, most)
+
+
+def _through(z: Zonotope, band: _Band, count: int, most: int | None) -> Zonotope:
+    dtype, slope, lam, mu = z.generators.dtype, band.slope, band.slope.double(), band.half
+    bold = lam.abs()
     fresh, slot, new = _slots(mu, mu > _NEGLIGIBLE[dtype], most)
     generators = z.generators.new_zeros(count + new, *z.centre.shape)
     torch.mul(z.generators, slope, out=generators[: len(z.generators)])
     box, element = torch.nonzero(fresh.flatten(1), as_tuple=True)
     generators.flatten(2)[count + slot[box, element], box, element] = mu.flatten(1)[box, element].to(dtype)
-    error, spread = lam * z.error, lam * z.spread + mu
-    rounded = 4 * U * (error + SLACK * (lam * z.centre.abs() + mu)) + torch.where(fresh, 0.0, mu)
+    error, spread = bold * z.error, bold * z.spread + mu
+    rounded = 4 * U * (error + SLACK * (bold * z.centre.abs() + band.middle.abs())) + torch.where(fresh, 0.0, mu)
     rounded = rounded + _GAMMA[dtype](1) * SLACK * spread + 2 * count * _LOST[dtype] + TINY
     return Zonotope(
-        lam * z.centre + mu,
+        lam * z.centre + band.middle,
         generators,
-        torch.where(line.ambiguous, error + rounded, error),
-        torch.where(line.ambiguous, spread * (1.0 + _GAMMA[dtype](4)) + count * _LOST[dtype], spread),
+        torch.where(band.inexact, error + rounded, error),
+        torch.where(band.inexact, spread * (1.0 + _GAMMA[dtype](4)) + count * _LOST[dtype], spread),
     )
 
 
@@ -183,7 +212,7 @@ class Forward:
     def _thin(self) -> dict[int, Affine]:
         """The operations in the generators' type."""
         nodes = enumerate(self.network.nodes)
-        return {i: cast(node.op, self.dtype) for i, node in nodes if not isinstance(node.op, Relu | Input)}
+        return {i: cast(node.op, self.dtype) for i, node in nodes if not isinstance(node.op, Neurons | Input)}
 
     def tighten(self, enclosure: Enclosure, known: Ends | None = None, until: int | None = None) -> Pushed:
         """Bound every layer up to the node `until` (or the last layer), tightening the enclosure in place.
@@ -200,11 +229,13 @@ class Forward:
         for i, node in enumerate(network.nodes[: until + 1]):
             self.check()
             enclosure.extend(i)
-            if isinstance(node.op, Relu):
-                source = node.inputs[0]
-                values[i] = relu(
-                    values[source], enclosure.lower[source], enclosure.upper[source], count, self._room(i, count)
-                )
+            if isinstance(node.op, Neurons):
+                source, room = node.inputs[0], self._room(i, count)
+                ends = enclosure.lower[source], enclosure.upper[source]
+                if isinstance(node.op, Pointwise):
+                    values[i] = pointwise(values[source], node.op.function, *ends, count, room)
+                else:
+                    values[i] = relu(values[source], *ends, count, room)
                 count = len(values[i].generators)
             elif not isinstance(node.op, Input):
                 values[i] = affine(node.op, self._thin[i], [values[j] for j in node.inputs])
@@ -242,5 +273,10 @@ class Forward:
     def _lines(self, enclosure: Enclosure, box: int, k: int) -> ExactLines:
         """The parallel lines of a layer: without rounding, a pass backwards over them is what a zonotope bounds."""
         lower, upper = (end[box] for end in enclosure.layer(k))
+        function = self.network.functions[k]
+        if function is not None:
+            slope = function.chord(lower, upper).to(self.dtype).double()
+            floor, ceiling = map(exact, function.extremes(slope, lower, upper))
+            return ExactLines(exact(slope), exact(slope), ceiling, 0 * ceiling, floor)
         slope = relax(lower, upper).upper_slope.to(self.dtype).double()
         return fixed_lines(slope, slope, lower[None], upper[None])

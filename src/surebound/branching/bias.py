@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from surebound.network.graph import Input, Network, Relu
+from surebound.network.graph import Input, Network, Neurons
 from surebound.network.linear import Scale, Shift
 from surebound.network.shape import Concat, Pick, Reshape
 
@@ -21,7 +21,7 @@ def biases(network: Network) -> list[Tensor]:
     found = []
     for i, node in enumerate(network.nodes[1:], start=1):
         op = node.op
-        if isinstance(op, Relu):
+        if isinstance(op, Neurons):
             found.append(values[node.inputs[0]].flatten())
             values[i] = torch.zeros_like(values[node.inputs[0]])
             continue

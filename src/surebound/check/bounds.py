@@ -85,7 +85,7 @@ class Enclosure:
         op, ar = self.network.ops[i], self.arithmetic
         low, high, size = ([ends[j] for j in self.network.reads[i]] for ends in (self.low, self.high, self.size))
         total = op.apply(size, absolute=True)
-        error = ar.gamma(op.back) * total + ar.gamma(self.longest) * abs(op.bias) + ar.tiny
+        error = ar.gamma(op.back) * total + ar.gamma(self.longest) * abs(op.bias) + ar.tiny  # tiny: of any coefficient
         if op.moves and not op.bias.any():
             self._append(op.apply(low), op.apply(high), error)
             return

@@ -12,6 +12,7 @@ from surebound.verify import SEARCHES
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MOST_THREADS = 1024
+_LARGEST_RADIUS = 10**6
 _NUMBER = r"\d{1,30}(?:\.\d{0,30})?(?:[eE]-?\d{1,2})?|\.\d{1,30}(?:[eE]-?\d{1,2})?"
 
 
@@ -80,7 +81,7 @@ def seed(text: str) -> int:
 
 
 def eps(text: str) -> Fraction:
-    """A radius from 0 to 1, taken exactly.
+    """A radius, taken exactly.
 
     >>> eps("2/255"), eps("0.1"), eps("1e-3")
     (Fraction(2, 255), Fraction(1, 10), Fraction(1, 1000))
@@ -89,8 +90,8 @@ def eps(text: str) -> Fraction:
     if match := re.fullmatch(rf"({_NUMBER})(?:/({_NUMBER}))?", text, re.ASCII):
         divisor = Fraction(match[2] or 1)
         value = Fraction(match[1]) / divisor if divisor else value
-    if not 0 <= value <= 1:
-        raise ArgumentTypeError(f"expected a number from 0 to 1, such as 0.1 or 2/255, got '{text}'")
+    if not 0 <= value <= _LARGEST_RADIUS:
+        raise ArgumentTypeError(f"expected a number from 0 up, such as 0.1 or 2/255, got '{text}'")
     return value
 
 

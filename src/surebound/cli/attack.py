@@ -14,7 +14,7 @@ from surebound.cli.arguments import count, eps_text, output_files, seed, set_thr
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
 from surebound.cli.engine import add_engine, chosen_engine, threads_here
-from surebound.cli.model import add_images, check_model, choose_images
+from surebound.cli.model import add_images, check_model, check_radius, choose_images, radius_text
 from surebound.errors import UsageError
 from surebound.verify.clock import Clock
 from surebound.work import Engine
@@ -40,6 +40,7 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     clock = Clock(None)
     file = check_model(args.model)
+    check_radius(args)
     files = output_files(keep=(file,), json=args.json)
     watch = _Watch(quiet=args.quiet)
     interrupted = False
@@ -112,6 +113,7 @@ def _prepare(args: Namespace, file: Path, engine: Engine, watch: _Watch, clock: 
         images,
         eps=args.eps,
         engine=engine,
+        norm=args.norm,
         method=args.method,
         steps=args.steps,
         restarts=args.restarts,
@@ -140,6 +142,7 @@ def _record(
         "restarts": args.restarts,
         "targets": args.targets,
         "eps": eps_text(args.eps),
+        "norm": args.norm,
         "seed": args.seed,
         "seconds": round(clock.elapsed, 6),
         "seconds_by_phase": clock.phases,
@@ -154,7 +157,8 @@ def _report(record: dict[str, Any]) -> None:
     wide = max(len(standard), len(robust))
     print(f"standard  {standard:>{wide}} %  ({correct} of {images})")
     kept = correct - len(record["attacked"])
-    print(f"robust    {robust:>{wide}} %  ({kept} of {images}, {record['method']}, eps {record['eps']})")
+    radius = radius_text(record["eps"], record["norm"])
+    print(f"robust    {robust:>{wide}} %  ({kept} of {images}, {record['method']}, {radius})")
     print(f"seconds   {record['seconds']:.1f}", flush=True)
 
 

@@ -26,7 +26,7 @@ from surebound.cli.arguments import (
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.engine import add_engine, chosen_engine, threads_here
-from surebound.cli.model import add_images, check_model, choose_images
+from surebound.cli.model import add_images, check_model, check_radius, choose_images, radius_text
 from surebound.cli.quick_torch import quick_import
 from surebound.errors import UsageError, visible
 from surebound.memory import keep_memory
@@ -84,6 +84,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     file = check_model(args.model)
+    check_radius(args)
     store = Path(args.store) if args.store is not None else _default_store(args.model)
     files = output_files(keep=(file,), json=args.json, store=str(store))
     engine = chosen_engine(args)
@@ -145,6 +146,7 @@ def _task(args: Namespace) -> "Task":
         seed=args.seed,
         early_stop=not args.no_early_stop,
         radius_search=args.radius_search,
+        norm=args.norm,
     )
     command = shlex.join(["surebound", *sys.argv[1:]])
     return Task(
@@ -205,6 +207,7 @@ def _record(args: Namespace, result: "Certification", *, interrupted: bool = Fal
         "subproblems": sum(row.subproblems for row in result.rows),
         "dataset": args.dataset,
         "eps": eps_text(args.eps),
+        "norm": args.norm,
         "store": str(result.store),
         "run": result.run,
         "seconds": round(result.seconds, 6),
@@ -217,11 +220,12 @@ def _record(args: Namespace, result: "Certification", *, interrupted: bool = Fal
 
 def _report(record: dict[str, Any]) -> None:
     images, outcomes = record["images"], record["outcomes"]
+    radius = radius_text(record["eps"], record["norm"])
     for name, note in (
         ("standard", "classified right"),
-        ("withstood", f"the first attack found nothing, eps {record['eps']}"),
-        ("robust", f"nor did anything else that ran, eps {record['eps']}"),
-        ("verified", f"proved, eps {record['eps']}"),
+        ("withstood", f"the first attack found nothing, {radius}"),
+        ("robust", f"nor did anything else that ran, {radius}"),
+        ("verified", f"proved, {radius}"),
     ):
         share = record[name]
         print(f"{name:<10}{100 * share:5.1f} %  ({round(share * images)} of {images}, {note})")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from surebound.bounds.enclosure import Enclosure
     from surebound.load.onnx import Survey
     from surebound.network.graph import Network
-    from surebound.problem import Box, Property
+    from surebound.problem import Property
 
 _LABEL = 13  # the width of the labels on the left
 _BYTES = 12  # of a folded weight, in float64 for proofs and in float32 for the search
@@ -101,19 +101,24 @@ def _print_problem(path: str, network: "Network", problem: "Property") -> None:
     box = boxes[0]
     varying = int((box.upper > box.lower).sum())
     _line("first box", f"{varying:,} of {_some(network.inputs, 'input')} vary")
+    from surebound.bounds.around import enclosure_over
     from surebound.bounds.root import settle_layers
 
-    enclosure = _enclosure(network, box)
+    enclosure = enclosure_over(network, [box])
     enclosure.extend(len(network.nodes) - 1)
     columns = [("ambiguous by intervals", _ambiguous(enclosure))]
     begin = time.monotonic()
-    enclosure = _enclosure(network, box)
+    enclosure = enclosure_over(network, [box])
     settle_layers(enclosure, lambda: None)
     columns.append(("by CROWN", _ambiguous(enclosure)))
     seconds = time.monotonic() - begin
     _print_layers(network, columns)
     print()
-    _print_estimate(varying, columns[-1][1], seconds)
+    if network.piecewise_linear:
+        _print_estimate(varying, columns[-1][1], seconds)
+    else:
+        _line("root bounds", f"{seconds:.2f} s for CROWN on all layers")
+        _line("search", "bisects the input box where few inputs vary, else splits neurons at points")
 
 
 def _some(count: int, noun: str) -> str:
@@ -121,27 +126,20 @@ def _some(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural}"
 
 
-def _enclosure(network: "Network", box: "Box") -> "Enclosure":
-    import torch
-
-    from surebound.bounds.enclosure import Enclosure
-
-    return Enclosure(
-        network, *(torch.from_numpy(end).reshape(1, *network.input_shape) for end in (box.lower, box.upper))
-    )
-
-
 def _ambiguous(enclosure: "Enclosure") -> list[int]:
-    """The number of neurons of each layer that may have either sign."""
-    pairs = map(enclosure.layer, range(len(enclosure.network.layers)))
-    return [int(((low < 0) & (high > 0)).sum()) for low, high in pairs]
+    """The number of neurons of each layer that may have either sign or, if they are no ReLUs, that vary."""
+    functions, found = enclosure.network.functions, []
+    for k, function in enumerate(functions):
+        low, high = enclosure.layer(k)
+        found.append(int(((low < 0) & (high > 0) if function is None else low < high).sum()))
+    return found
 
 
 def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]]]) -> None:
     """One row per layer of ReLUs, numbers aligned to the right."""
     widths = network.widths
     nodes = [network.nodes[i] for i in network.layers]
-    numbers = [("ReLUs", widths), *columns]
+    numbers = [("ReLUs" if network.piecewise_linear else "neurons", widths), *columns]
     table = [["layer", "node", "shape", *(title for title, _ in numbers)]]
     for k, node in enumerate(nodes):
         shape = " x ".join(map(str, node.shape))

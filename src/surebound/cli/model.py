@@ -1,12 +1,13 @@
 """What commands that run a MODEL on a data set share."""
 
 import os
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surebound.cli.arguments import check_network, count, eps, indices, thread_count
+from surebound.cli.arguments import check_network, count, eps, eps_text, indices, thread_count
+from surebound.domain.sets import NORMS
 from surebound.errors import MissingFileError, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ def add_images(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or the output folder of a training run")
     parser.add_argument("--dataset", required=True, metavar="NAME", help="cifar10, mnist, digits, or a folder")
     parser.add_argument("--eps", required=True, type=eps, metavar="E", help="the radius, such as 2/255 or 0.1")
+    parser.add_argument(
+        "--norm",
+        choices=NORMS,
+        default="inf",
+        help="in which the radius is measured (default inf: pixel by pixel)",
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--first", type=count, metavar="N", help="the first N test images (default: all)")
     which.add_argument("--indices", type=indices, metavar="A,B,C", help="these test images, counted from 0")
@@ -27,6 +34,17 @@ def add_images(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=thread_count, metavar="N", help="processor threads (default: OMP_NUM_THREADS, or all)"
     )
+
+
+def check_radius(args: Namespace) -> None:
+    """Raise UsageError unless the radius makes sense in its norm."""
+    if args.norm == "inf" and args.eps > 1:
+        raise UsageError(f"--eps {eps_text(args.eps)}: expected a number from 0 to 1, such as 0.1 or 2/255")
+
+
+def radius_text(eps: str, norm: str) -> str:
+    """As people read it."""
+    return f"eps {eps}" if norm == "inf" else f"eps {eps} in ℓ{norm}"
 
 
 def check_model(path: str) -> Path:

@@ -69,14 +69,16 @@ def certify(
         more = certifying.begin(pool.slots)
         report(certifying.progress(pool.slots))
         _add(desk, more)
-        for event in desk.events():
-            match event:
-                case Done(work, result, seconds):
-                    _add(desk, certifying.done(work, result, seconds))
-                case Failed(work, WorkerLostError() as error, seconds):
-                    _add(desk, certifying.lost(work, str(error), seconds))
-                case Failed(_, error, _):
-                    raise error
+        for events in desk.batches():
+            with certifying.together():
+                for event in events:
+                    match event:
+                        case Done(work, result, seconds):
+                            _add(desk, certifying.done(work, result, seconds))
+                        case Failed(work, WorkerLostError() as error, seconds):
+                            _add(desk, certifying.lost(work, str(error), seconds))
+                        case Failed(_, error, _):
+                            raise error
             report(certifying.progress(pool.slots))
         return Certification(
             store=store,

@@ -7,7 +7,8 @@ takes long is begun when all others are done.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -67,6 +68,7 @@ class Certifying:
         self._left, self._over = Counter[str](), Counter[str]()  # images by the kind of work
         self._spent: defaultdict[str, float] = defaultdict(float)  # seconds
         self._begin = time.monotonic()
+        self._waiting: list[Row] | None = None  # rows to be written `together`
 
     def begin(self, slots: int) -> list[Work]:
         """What there is to do at first, for so many workers."""
@@ -76,6 +78,18 @@ class Certifying:
         size = max(1, min(images_together(self._network, passes, BATCH), even))
         return self._counted([Screen(tuple(left[i : i + size])) for i in range(0, len(left), size)])
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Rows that become known inside are written at its end, at once: to sync the store takes longer than to write
+        to it, and many workers may have answered meanwhile."""
+        waiting: list[Row] = []
+        self._waiting = waiting
+        try:
+            yield
+        finally:
+            self._waiting = None
+            self._write(*waiting)
+
     def done(self, work: Work, result: Result, seconds: float) -> list[Work]:
         """Write the rows that are final; what is to do next."""
         self._count(work, seconds)
@@ -83,11 +97,13 @@ class Certifying:
             self._folder.receive(result.files)
         more: list[Work] = list(result.open)
         probed = self._task.settings.radius_search and not isinstance(work, Probe)
+        final = []
         for row in result.rows:
             if probed and row.correct and row.image not in self._again:
                 more.append(Probe(row))
             else:
-                self._write(row)
+                final.append(row)
+        self._write(*final)
         return self._counted(more)
 
     def lost(self, work: Work, reason: str, seconds: float) -> list[Work]:
@@ -133,13 +149,19 @@ class Certifying:
         self._over[kind] += images
         self._spent[kind] += seconds
 
-    def _write(self, row: Row) -> None:
-        if row.image in self._again:
-            self._results.prove(self.number, row)
-            self._outcomes["verified" if row.proof is None else row.outcome] += 1
-        else:
-            self._results.add(self.number, row)
-            self._outcomes[row.outcome] += 1
+    def _write(self, *rows: Row) -> None:
+        """Those of images that are new in one transaction."""
+        if self._waiting is not None:
+            self._waiting.extend(rows)
+            return
+        new = [row for row in rows if row.image not in self._again]
+        if new:
+            self._results.add(self.number, *new)
+            self._outcomes.update(row.outcome for row in new)
+        for row in rows:
+            if row.image in self._again:
+                self._results.prove(self.number, row)
+                self._outcomes["verified" if row.proof is None else row.outcome] += 1
 
     def _remaining(self, slots: int) -> float | None:
         """Seconds, from those that work of the same kinds took."""

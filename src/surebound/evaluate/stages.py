@@ -23,6 +23,7 @@ from surebound.attacks import ATTACKS
 from surebound.attacks.images import attack_images, margins
 from surebound.attacks.mi_fgsm import PUBLISHED
 from surebound.branching import CHOICES
+from surebound.domain.sets import Norm, exact_norm
 from surebound.errors import UsageError
 from surebound.evaluate.proofs import ProofWriter
 from surebound.evaluate.room import Room
@@ -58,6 +59,7 @@ class Settings:
     early_stop: bool = True
     radius_search: bool = False
     search: str = "default"
+    norm: Norm = "inf"  # in which the radius is measured
 
     @staticmethod
     def of(search: str, **more: Any) -> "Settings":
@@ -74,6 +76,8 @@ class Settings:
             raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
         if self.targets < 1:
             raise UsageError(f"targets must be at least 1, got {self.targets!r}")
+        object.__setattr__(self, "norm", exact_norm(self.norm))
+        Options(branching=self.branching).check_norm(self.norm)
         # both complain about what cannot be
         profile(self.search, self.branching)
         ATTACKS[self.attack](steps=self.steps, restarts=self.restarts)
@@ -87,9 +91,9 @@ class Sample:
     x: NDArray[np.float32]  # (inputs,)
     label: int
 
-    def robustness(self, eps: Fraction) -> Robustness:
+    def robustness(self, eps: Fraction, norm: Norm = "inf") -> Robustness:
         """What is asked about it."""
-        return Robustness(self.x.astype(np.float64), self.label, eps)
+        return Robustness(self.x.astype(np.float64), self.label, eps, norm=norm)
 
     def rivals(self, outputs: int) -> list[int]:
         """The other classes, in the order of a robustness property's regions."""
@@ -112,10 +116,11 @@ class Open:
         return (self.image,)
 
 
-def property_sha256(sample: Sample, eps: Fraction) -> str:
+def property_sha256(sample: Sample, eps: Fraction, norm: Norm) -> str:
     """A hash of what is asked about an image."""
     digest = hashlib.sha256(sample.x.astype("<f4").tobytes())
-    digest.update(f"label {sample.label} eps {eps}".encode())
+    measured = "" if norm == "inf" else f" norm {norm}"
+    digest.update(f"label {sample.label} eps {eps}{measured}".encode())
     return digest.hexdigest()
 
 
@@ -174,7 +179,7 @@ class Certifier:
 
     def decide(self, sample: Sample, eps: Fraction) -> Verdict:
         """Robustness within another radius, by the whole of `surebound.verify`."""
-        return verify(self.model, sample.robustness(eps), self._options(self.settings.branching))
+        return verify(self.model, sample.robustness(eps, self.settings.norm), self._options(self.settings.branching))
 
     def _options(self, branching: str) -> Options:
         settings = self.settings
@@ -188,7 +193,8 @@ class Certifier:
         )
 
     def _image(self, sample: Sample, predicted: int) -> "_Image":
-        return _Image(sample, predicted, self.eps, self.model.network, recorded=self.proofs is not None)
+        asked = sample.robustness(self.eps, self.settings.norm)
+        return _Image(sample, predicted, asked, self.model.network, recorded=self.proofs is not None)
 
     def _row(self, image: "_Image", settled: Settled, phases: Mapping[str, float]) -> Row:
         """The row of an image that is settled."""
@@ -202,7 +208,7 @@ class Certifier:
             stage=stage,
             seconds=settled.seconds,
             phases={name: round(seconds, 6) for name, seconds in phases.items()},
-            property_sha256=property_sha256(image.sample, self.eps),
+            property_sha256=property_sha256(image.sample, self.eps, self.settings.norm),
             subproblems=settled.subproblems,
             lower_bound=settled.lower_bound if np.isfinite(settled.lower_bound) else None,
             reason=settled.reason,
@@ -223,15 +229,17 @@ class Certifier:
 class _Image(Question):
     """What is asked about an image: no other class scores as high as its label."""
 
-    def __init__(self, sample: Sample, predicted: int, eps: Fraction, network: Network, recorded: bool = False) -> None:
+    def __init__(
+        self, sample: Sample, predicted: int, asked: Robustness, network: Network, recorded: bool = False
+    ) -> None:
         super().__init__(lambda: self.property.regions)
         self.sample, self.predicted, self.rivals = sample, predicted, sample.rivals(network.outputs)
-        self._eps, self._outputs = eps, network.outputs
+        self._asked, self._outputs = asked, network.outputs
         self.record = BoxRecord(network, 0, range(len(self.rivals))) if recorded else None
 
     @cached_property
     def property(self) -> Property:
-        return self.sample.robustness(self._eps).to_property(self._outputs)
+        return self._asked.to_property(self._outputs)
 
     def left(self) -> Open:
         """What screening leaves for a search."""
@@ -277,6 +285,7 @@ class _Attack:
             np.stack([image.sample.x for image in open_]),
             np.array([image.sample.label for image in open_]),
             eps=self.eps,
+            norm=settings.norm,
             method=settings.attack,
             steps=settings.steps,
             restarts=settings.restarts,

@@ -33,6 +33,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 _RADIUS = re.compile(r"[0-9]{1,400}(/[0-9]{1,400})?|[0-9]{0,30}\.[0-9]{1,400}")
 _APPLICATION = 0x73626E64  # "sbnd": tells our files from other databases
 _VERSION = 1
+_OLD = {"search": "default", "norm": "inf"}  # options that runs of before had without a name
 _PATIENCE = 60.0  # seconds to wait for other processes
 _SCHEMA = """
 CREATE TABLE runs (
@@ -106,14 +107,24 @@ class Run:
         return str(self.options.get("search", "default"))
 
     @property
+    def norm(self) -> str:
+        """In which the radius is measured; runs of a time when there was one do not name it."""
+        return str(self.options.get("norm", "inf"))
+
+    @property
+    def radius(self) -> str:
+        """The radius, and its norm if that is not ℓ∞."""
+        return self.eps if self.norm == "inf" else f"{self.eps} in ℓ{self.norm}"
+
+    @property
     def subject(self) -> dict[str, str]:
         """What its images' properties depend on: whatever the options, these are what is proved."""
-        return {"network": self.model_sha256, "dataset": self.dataset, "images": self.data_sha256, "eps": self.eps}
+        return {"network": self.model_sha256, "dataset": self.dataset, "images": self.data_sha256, "eps": self.radius}
 
     @property
     def key(self) -> str:
         """A hash of everything that the rows depend on, apart from which images were asked for."""
-        options = {name: value for name, value in self.options.items() if (name, value) != ("search", "default")}
+        options = {name: value for name, value in self.options.items() if _OLD.get(name) != value}
         parts = [self.model_sha256, self.dataset, self.data_sha256, self.eps, options]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

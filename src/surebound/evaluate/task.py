@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from surebound.data.dataset import Dataset, Images
+from surebound.domain.sets import exact_norm
 from surebound.errors import MissingFileError, NetworkError, UsageError
 from surebound.evaluate.proofs import ProofFolder
 from surebound.evaluate.room import Room
@@ -24,6 +25,7 @@ from surebound.evaluate.store import Run
 from surebound.load.onnx_file import fingerprint
 from surebound.network.model import Model
 from surebound.problem import Robustness
+from surebound.verify.options import Options
 from surebound.version import __version__
 
 FILE = "model.onnx"  # of a training output folder
@@ -47,6 +49,8 @@ class Task:
     def __post_init__(self) -> None:
         if self.check_proofs and self.proofs is None:
             raise UsageError("proofs are to be checked, but not written; expected a folder for them")
+        if self.proofs is not None:
+            Options(proof=True).check_norm(self.settings.norm)
         try:
             images = tuple(index(image) for image in self.images)
         except TypeError as error:
@@ -136,9 +140,9 @@ def _shape(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
 
 
-def exact(eps: float | str | Fraction) -> Fraction:
-    """A radius from 0 to 1, taken exactly."""
+def exact(eps: float | str | Fraction, norm: float | str = "inf") -> Fraction:
+    """A radius, in ℓ∞ from 0 to 1, taken exactly."""
     radius = Robustness(np.zeros(0), 0, eps).radius()
-    if radius > 1:
+    if radius > 1 and exact_norm(norm) == "inf":
         raise UsageError(f"eps must be from 0 to 1, got {eps!r}")
     return radius

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from surebound.errors import NetworkError
 from surebound.limits import Deadline
-from surebound.network.arrays import concat, flat, positive
+from surebound.network.arrays import concat, flat
 from surebound.network.graph import Network
 from surebound.network.linear import size
 
@@ -68,11 +68,11 @@ def check_agreement(
 def _forward(network: Network, samples: "Tensor", deadline: Deadline) -> NDArray[Any]:
     """The network's outputs, flattened. # (points, *input) -> (points, outputs)"""
 
-    def relu(_: int, x: "Tensor") -> "Tensor":
+    def activate(k: int, x: "Tensor") -> "Tensor":
         deadline.check()
-        return positive(x)
+        return network.activate(k, x)
 
     large = sum(size(node.shape) for node in network.nodes) > _LARGE
     step = 1 if large else len(samples)
-    outputs = [flat(network.trace(samples[i : i + step], relu)) for i in range(0, len(samples), step)]
+    outputs = [flat(network.trace(samples[i : i + step], activate)) for i in range(0, len(samples), step)]
     return np.asarray(concat(outputs, 0))

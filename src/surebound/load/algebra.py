@@ -7,7 +7,7 @@ questions about which axis is the batch never arise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.limits import AXES, check_elements
+from surebound.load.gates import gated
+from surebound.load.resize import Axis
+from surebound.network.activation import Activation
+from surebound.network.activations import elu
 from surebound.network.build import Builder, Pads, Real, real
 from surebound.network.linear import size
 from surebound.network.op import Shape
@@ -148,7 +152,7 @@ class Algebra:
     def product(self, a: Value, b: Value) -> Data:
         """a ⊙ b with one of them constant."""
         if isinstance(a, Data) and isinstance(b, Data):
-            raise UnsupportedOpError("both factors depend on the network's input; expected a constant factor")
+            return gated(self, a, b)
         if isinstance(a, Data):
             assert not isinstance(b, Data)
             return self.scale(a, _exact(b))
@@ -177,6 +181,21 @@ class Algebra:
             bound = reduce(np.maximum if largest else np.minimum, constants)
             node = pick(node, real(_spread(np.asarray(bound), shape)))
         return Data(node, shape)
+
+    def choose(self, condition: Array, a: Value, b: Value) -> Data:
+        """a where a constant is true, b elsewhere."""
+        mask = np.asarray(condition).astype(bool)
+        return self.sum(self._masked(a, mask), self._masked(b, ~mask))
+
+    def _masked(self, x: Value, mask: Array) -> Value:
+        """x where a mask is true, 0 elsewhere."""
+        if isinstance(x, Data):
+            return self.scale(x, mask.astype(np.float64))
+        return np.where(mask, _exact(x), 0.0)
+
+    def apply(self, x: Data, function: Activation) -> Data:
+        """f(x), element by element."""
+        return self.each(x, lambda node: self.builder.apply(node, function))
 
     def each(self, x: Data, f: Callable[[int], int]) -> Data:
         """A function of the node that keeps its shape."""
@@ -214,6 +233,61 @@ class Algebra:
             self.image(x), _exact(weight), b, stride=stride, pads=pads, dilation=dilation, groups=groups
         )
         return Data(node, (1, *self.builder.shape(node)))
+
+    def conv_transpose(
+        self,
+        x: Data,
+        weight: Array,
+        bias: Array | None,
+        stride: Shape,
+        pads: Pads,
+        dilation: Shape,
+        groups: int,
+        extra: Shape,
+    ) -> Data:
+        """A transposed convolution of (1, channels, *size); `extra` rows are added at the end of each axis."""
+        b = None if bias is None else _exact(bias)
+        node = self.builder.conv_transpose(
+            self.image(x),
+            _exact(weight),
+            b,
+            stride=stride,
+            pads=pads,
+            dilation=dilation,
+            groups=groups,
+            extra=extra,
+        )
+        return Data(node, (1, *self.builder.shape(node)))
+
+    def resize(self, x: Data, axes: Mapping[int, Axis], mode: str, rounding: str) -> Data:
+        """Axes made longer or shorter, by the "nearest" element (with a rule for which that is) or "linear"."""
+        if mode not in ("nearest", "linear"):
+            raise UnsupportedOpError(f"resizing by '{mode}' is not supported; expected nearest or linear")
+        check_elements(max(axes[a].after if a in axes else n, 1) for a, n in enumerate(x.shape))
+        for number, axis in axes.items():
+            if axis.after < 1:
+                raise NetworkError(f"axis {number} is resized to {axis.after} elements; expected at least one")
+            if axis.after == axis.before and axis.scale == 1.0:
+                continue
+            if mode == "nearest":
+                index = axis.nearest(rounding)
+                x = self.move(x, lambda at, index=index, number=number: np.take(at, index, number))  # type: ignore[misc]
+            else:
+                last = self.move(x, lambda at, number=number: np.moveaxis(at, number, -1))  # type: ignore[misc]
+                mixed = self.matmul(last, axis.linear().T)
+                x = self.move(mixed, lambda at, number=number: np.moveaxis(at, -1, number))  # type: ignore[misc]
+        return x
+
+    def elu(self, x: Data, alpha: float) -> Data:
+        """x where positive, α (eˣ − 1) elsewhere."""
+        return self.each(x, self.builder.relu) if alpha == 0 else self.apply(x, elu(alpha))
+
+    def celu(self, x: Data, alpha: float) -> Data:
+        """α elu(x / α)."""
+        if not alpha > 0:
+            raise UnsupportedOpError(f"a CELU with alpha = {alpha:g} is not supported; expected one above 0")
+        inner = self.scale(x, np.asarray(1.0 / alpha), exact=alpha == 1.0)
+        return self.scale(self.apply(inner, elu(1.0)), np.asarray(alpha))
 
     def image(self, x: Data) -> int:
         """The node of a (1, channels, *size) tensor."""

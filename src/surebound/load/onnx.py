@@ -19,8 +19,9 @@ from surebound.limits import AXES, Deadline, Tally, check_elements
 from surebound.load.agreement import check_agreement
 from surebound.load.algebra import Algebra, Data, Value, inner
 from surebound.load.fold import EVALUATED, evaluate
+from surebound.load.onnx_call import Call
 from surebound.load.onnx_file import STANDARD, File, array, constants, read_onnx
-from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED, Call
+from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED
 from surebound.load.replay import Replay, replay
 from surebound.memory import is_out_of_memory
 from surebound.network.build import Builder

@@ -4,73 +4,19 @@ A handler sees its node as a `Call` of which at least one input depends on the n
 constants are evaluated beforehand, and nodes that only move numbers are run on positions (`MOVES`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.limits import check_elements
 from surebound.load.algebra import Algebra, Array, Data, Value
-from surebound.network.build import Pads
-from surebound.network.op import Shape
+from surebound.load.onnx_activations import ACTIVATION_HANDLERS
+from surebound.load.onnx_call import Call, Handler, window
+from surebound.load.onnx_images import IMAGE_HANDLERS
 
 FLOAT, DOUBLE = 1, 11  # onnx.TensorProto's numbers
 FLOATING = (FLOAT, DOUBLE, 10, 16)  # and float16, bfloat16
-
-
-@dataclass(frozen=True)
-class Call:
-    """One node: its inputs (None where an optional one is left out) and attributes."""
-
-    algebra: Algebra
-    inputs: list[Value | None]
-    attributes: dict[str, Any]
-    opset: int
-
-    @property
-    def x(self) -> Data:
-        """The first input, which must depend on the network's input."""
-        return self.data(0)
-
-    def given(self, i: int) -> bool:
-        """Whether an input is there."""
-        return i < len(self.inputs) and self.inputs[i] is not None
-
-    def value(self, i: int) -> Value:
-        """An input that must be there."""
-        value = self.inputs[i] if i < len(self.inputs) else None
-        if value is None:
-            raise NetworkError(f"input {i} is missing")
-        return value
-
-    def data(self, i: int) -> Data:
-        """An input as a tensor of the network."""
-        return self.algebra.data(self.value(i))
-
-    def constant(self, i: int) -> Array:
-        """An input that must be constant."""
-        value = self.value(i)
-        if isinstance(value, Data):
-            raise UnsupportedOpError(f"input {i} depends on the network's input; expected a constant")
-        return value
-
-    def optional(self, i: int) -> Array | None:
-        """An input that must be constant if it is there."""
-        return self.constant(i) if self.given(i) else None
-
-    def integers(self, i: int, attribute: str) -> list[int] | None:
-        """What newer opsets give as an input and older ones as an attribute."""
-        given = self.optional(i)
-        if given is not None:
-            return [int(v) for v in given.reshape(-1)]
-        listed = self.attributes.get(attribute)
-        return None if listed is None else [int(v) for v in listed]
-
-
-Handler = Callable[[Call], Value]
 
 
 def _add(call: Call) -> Value:
@@ -164,66 +110,29 @@ def _times(algebra: Algebra, x: Data, factor: float) -> Data:
 
 def _conv(call: Call) -> Value:
     weight = call.constant(1)
-    window = _window(call, tuple(weight.shape[2:]))
-    if window.kernel != weight.shape[2:]:
-        raise NetworkError(f"kernel_shape is {list(window.kernel)}; expected {list(weight.shape[2:])}, as the weights")
+    w = window(call, tuple(weight.shape[2:]))
+    if w.kernel != weight.shape[2:]:
+        raise NetworkError(f"kernel_shape is {list(w.kernel)}; expected {list(weight.shape[2:])}, as the weights")
     return call.algebra.conv(
         call.x,
         weight,
         call.optional(2),
-        window.stride,
-        window.pads,
-        window.dilation,
+        w.stride,
+        w.pads,
+        w.dilation,
         int(call.attributes.get("group", 1)),
     )
 
 
 def _max_pool(call: Call) -> Value:
-    w = _window(call)
+    w = window(call)
     return call.algebra.max_pool(call.x, w.kernel, w.stride, w.pads, w.dilation, w.ceil_mode)
 
 
 def _average_pool(call: Call) -> Value:
-    w = _window(call)
+    w = window(call)
     include = bool(call.attributes.get("count_include_pad", 0))
     return call.algebra.average_pool(call.x, w.kernel, w.stride, w.pads, w.dilation, w.ceil_mode, include)
-
-
-@dataclass(frozen=True)
-class _Window:
-    kernel: Shape
-    stride: Shape
-    pads: Pads
-    dilation: Shape
-    ceil_mode: bool
-
-
-def _window(call: Call, kernel: Shape | None = None) -> _Window:
-    """The window that convolutions and pools share."""
-    a = call.attributes
-    kernel = tuple(a.get("kernel_shape") or kernel or ())
-    axes = len(kernel)
-    stride = tuple(a.get("strides") or (1,) * axes)
-    dilation = tuple(a.get("dilations") or (1,) * axes)
-    flat = list(a.get("pads") or [0] * (2 * axes))
-    lengths = call.x.shape[2:]
-    if not axes or {len(stride), len(dilation), len(lengths)} != {axes} or len(flat) != 2 * axes:
-        raise NetworkError(f"a window of {axes} axes does not fit a tensor of shape {list(call.x.shape)}")
-    if min(*kernel, *stride, *dilation) < 1 or min(flat) < 0:
-        raise NetworkError("a kernel size, stride or dilation is below 1, or a pad below 0")
-    mode = a.get("auto_pad", b"NOTSET").decode()
-    pads = list(zip(flat[:axes], flat[axes:], strict=True))
-    if mode in ("SAME_UPPER", "SAME_LOWER"):
-        missing = [
-            max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
-            for n, k, s, d in zip(lengths, kernel, stride, dilation, strict=True)
-        ]
-        pads = [(m // 2, m - m // 2) if mode == "SAME_UPPER" else (m - m // 2, m // 2) for m in missing]
-    elif mode == "VALID":
-        pads = [(0, 0)] * axes
-    elif mode != "NOTSET":
-        raise NetworkError(f"auto_pad is '{mode}'; expected NOTSET, SAME_UPPER, SAME_LOWER or VALID")
-    return _Window(kernel, stride, pads, dilation, bool(a.get("ceil_mode", 0)))
 
 
 def _batch_norm(call: Call) -> Value:
@@ -296,6 +205,10 @@ def _cast(call: Call) -> Value:
     return call.x
 
 
+def _where(call: Call) -> Value:
+    return call.algebra.choose(call.constant(0), call.value(1), call.value(2))
+
+
 def _shape(call: Call) -> Value:
     start, end = call.attributes.get("start", 0), call.attributes.get("end")
     return np.array(call.x.shape[start:end], dtype=np.int64)
@@ -306,6 +219,8 @@ def _size(call: Call) -> Value:
 
 
 HANDLERS: dict[str, Handler] = {
+    **ACTIVATION_HANDLERS,
+    **IMAGE_HANDLERS,
     "Abs": _abs,
     "Add": _add,
     "AveragePool": _average_pool,
@@ -338,6 +253,7 @@ HANDLERS: dict[str, Handler] = {
     "Size": _size,
     "Sub": _sub,
     "Sum": _sum,
+    "Where": _where,
 }
 """What is computed from tensors of the network."""
 

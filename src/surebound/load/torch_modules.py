@@ -11,9 +11,14 @@ from surebound.load.algebra import Algebra, Data
 from surebound.load.torch_ops import (
     average_pool,
     batch_norm,
+    celu,
     clamp,
     conv,
+    conv_transpose,
+    elu,
+    gelu,
     global_pool,
+    interpolate,
     leaky_relu,
     linear,
     max_pool,
@@ -21,7 +26,10 @@ from surebound.load.torch_ops import (
     prelu,
     relu,
     relu6,
+    selu,
+    softplus,
 )
+from surebound.network.activations import SIGMOID, SILU, TANH
 
 
 def _linear_module(a: Algebra, m: nn.Linear, x: Data) -> Data:
@@ -32,6 +40,15 @@ def _conv_module(a: Algebra, m: nn.Conv1d | nn.Conv2d, x: Data) -> Data:
     if m.padding_mode != "zeros":
         raise UnsupportedOpError(f"pads of mode '{m.padding_mode}' are not supported; expected zeros")
     return conv(m.weight.ndim - 2)(a, x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+
+
+def _conv_transpose_module(a: Algebra, m: nn.ConvTranspose1d | nn.ConvTranspose2d, x: Data) -> Data:
+    spread = conv_transpose(m.weight.ndim - 2)
+    return spread(a, x, m.weight, m.bias, m.stride, m.padding, m.output_padding, m.groups, m.dilation)
+
+
+def _upsample_module(a: Algebra, m: nn.Upsample, x: Data) -> Data:
+    return interpolate(a, x, m.size, m.scale_factor, m.mode, m.align_corners, m.recompute_scale_factor)
 
 
 def _batch_norm_module(a: Algebra, m: nn.BatchNorm1d | nn.BatchNorm2d, x: Data) -> Data:
@@ -73,14 +90,19 @@ MODULES: dict[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {
     nn.AvgPool2d: _average_pool_module,
     nn.BatchNorm1d: _batch_norm_module,
     nn.BatchNorm2d: _batch_norm_module,
+    nn.CELU: lambda a, m, x: celu(a, x, m.alpha),
     nn.ConstantPad1d: _pad_module,
     nn.ConstantPad2d: _pad_module,
     nn.Conv1d: _conv_module,
     nn.Conv2d: _conv_module,
+    nn.ConvTranspose1d: _conv_transpose_module,
+    nn.ConvTranspose2d: _conv_transpose_module,
     nn.Dropout: lambda a, m, x: x,
     nn.Dropout1d: lambda a, m, x: x,
     nn.Dropout2d: lambda a, m, x: x,
+    nn.ELU: lambda a, m, x: elu(a, x, m.alpha),
     nn.Flatten: _flatten_module,
+    nn.GELU: lambda a, m, x: gelu(a, x, m.approximate),
     nn.Hardtanh: lambda a, m, x: clamp(a, x, m.min_val, m.max_val),
     nn.Identity: lambda a, m, x: x,
     nn.LeakyReLU: lambda a, m, x: leaky_relu(a, x, m.negative_slope),
@@ -90,7 +112,13 @@ MODULES: dict[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {
     nn.PReLU: lambda a, m, x: prelu(a, x, m.weight),
     nn.ReLU: lambda a, m, x: relu(a, x),
     nn.ReLU6: lambda a, m, x: relu6(a, x),
+    nn.SELU: lambda a, m, x: selu(a, x),
+    nn.SiLU: lambda a, m, x: a.apply(x, SILU),
+    nn.Sigmoid: lambda a, m, x: a.apply(x, SIGMOID),
+    nn.Softplus: lambda a, m, x: softplus(a, x, m.beta, m.threshold),
+    nn.Tanh: lambda a, m, x: a.apply(x, TANH),
     nn.Unflatten: _unflatten_module,
+    nn.Upsample: _upsample_module,
     nn.ZeroPad1d: _pad_module,
     nn.ZeroPad2d: _pad_module,
 }

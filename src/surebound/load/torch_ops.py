@@ -15,6 +15,9 @@ from torch import Tensor
 
 from surebound.errors import UnsupportedOpError
 from surebound.load.algebra import Algebra, Array, Data, Value
+from surebound.load.resize import Axis
+from surebound.network.activation import Activation
+from surebound.network.activations import CUBE, ERF, GELU, GELU_TANH, SIGMOID, SIGN, SILU, SOFTPLUS, SQUARE, TANH
 from surebound.network.build import Pads
 from surebound.network.op import Shape
 
@@ -120,6 +123,48 @@ def relu6(a: Algebra, input: Data, inplace: bool = False) -> Data:
     return clamp(a, input, 0.0, 6.0)
 
 
+def _row(function: Activation) -> Callable[..., Data]:
+    def handler(a: Algebra, input: Data, inplace: bool = False) -> Data:
+        return a.apply(input, function)
+
+    return handler
+
+
+def gelu(a: Algebra, input: Data, approximate: str = "none") -> Data:
+    if approximate not in ("none", "tanh"):
+        raise UnsupportedOpError(f"a GELU approximated by '{approximate}' is not supported; expected none or tanh")
+    return a.apply(input, GELU if approximate == "none" else GELU_TANH)
+
+
+def elu(a: Algebra, input: Data, alpha: float = 1.0, inplace: bool = False) -> Data:
+    return a.elu(input, float(np.float32(alpha)))
+
+
+def selu(a: Algebra, input: Data, inplace: bool = False) -> Data:
+    return a.scale(a.elu(input, 1.6732632423543772), np.asarray(1.0507009873554805))
+
+
+def celu(a: Algebra, input: Data, alpha: float = 1.0, inplace: bool = False) -> Data:
+    return a.celu(input, float(np.float32(alpha)))
+
+
+def softplus(a: Algebra, input: Data, beta: float = 1.0, threshold: float = 20.0) -> Data:
+    """Without the threshold, above which torch takes x itself, if that is off by less than float32 shows."""
+    factor = float(np.float32(beta))
+    if not factor > 0 or threshold < 15:
+        raise UnsupportedOpError(
+            f"a softplus with beta {beta:g} and threshold {threshold:g} is not supported; expected > 0 and >= 15"
+        )
+    inner = a.scale(input, np.asarray(factor))
+    return a.scale(a.apply(inner, SOFTPLUS), np.asarray(1.0 / factor), exact=factor == 1.0)
+
+
+def _pow(a: Algebra, input: Data, exponent: Any) -> Data:
+    if exponent not in (1, 2, 3):
+        raise UnsupportedOpError("a power other than 1, 2 or 3 is not supported")
+    return input if exponent == 1 else a.apply(input, SQUARE if exponent == 2 else CUBE)
+
+
 def _maximum(a: Algebra, input: Any, other: Any) -> Data:
     return a.extreme([_value(input), _value(other)], largest=True)
 
@@ -201,6 +246,64 @@ def conv(axes: int) -> Callable[..., Data]:
         return a.conv(input, _array(weight), b, _tuple(stride, axes), pads, spread, groups)
 
     return handler
+
+
+def conv_transpose(axes: int) -> Callable[..., Data]:
+    def handler(
+        a: Algebra,
+        input: Data,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Data:
+        pads = [(p, p) for p in _tuple(padding, axes)]
+        b = None if bias is None else _array(bias)
+        steps, spread, extra = (_tuple(v, axes) for v in (stride, dilation, output_padding))
+        return a.conv_transpose(input, _array(weight), b, steps, pads, spread, groups, extra)
+
+    return handler
+
+
+def interpolate(
+    a: Algebra,
+    input: Data,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Data:
+    kinds = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}
+    if mode not in kinds or antialias:
+        raise UnsupportedOpError(f"resizing by '{mode}' is not supported; expected nearest, linear or bilinear")
+    axes, lengths = len(input.shape) - 2, input.shape[2:]
+    if size is not None:
+        after = _tuple(size, axes)
+        scales = tuple(n / m for n, m in zip(after, lengths, strict=True))
+    else:
+        scales = (
+            tuple(map(float, scale_factor)) if isinstance(scale_factor, list | tuple) else (float(scale_factor),) * axes
+        )
+        after = tuple(int(m * s) for m, s in zip(lengths, scales, strict=True))
+        if recompute_scale_factor:
+            scales = tuple(n / m for n, m in zip(after, lengths, strict=True))
+    coordinates = "align_corners" if align_corners else "half_pixel"
+    changed = {
+        axis: Axis(before=m, after=n, scale=s, coordinates="asymmetric" if mode == "nearest" else coordinates)
+        for axis, (m, n, s) in enumerate(zip(lengths, after, scales, strict=True), start=2)
+    }
+    return a.resize(input, changed, kinds[mode], "floor")
+
+
+def _where(a: Algebra, condition: Any, input: Any, other: Any) -> Data:
+    if isinstance(condition, Data):
+        raise UnsupportedOpError("a condition depends on the network's input; expected a constant")
+    return a.choose(np.asarray(condition), _value(input), _value(other))
 
 
 def max_pool(axes: int) -> Callable[..., Data]:
@@ -301,16 +404,23 @@ FUNCTIONS: Values = {
     "avg_pool2d": average_pool(2),
     "batch_norm": batch_norm,
     "cat": _cat,
+    "celu": celu,
     "clamp": clamp,
     "clip": clamp,
     "concat": _cat,
     "conv1d": conv(1),
     "conv2d": conv(2),
+    "conv_transpose1d": conv_transpose(1),
+    "conv_transpose2d": conv_transpose(2),
     "div": _div,
     "dropout": _dropout,
+    "elu": elu,
+    "erf": _row(ERF),
+    "gelu": gelu,
     "hardtanh": _hardtanh,
     "iadd": _add,
     "imul": _mul,
+    "interpolate": interpolate,
     "isub": _sub,
     "itruediv": _div,
     "leaky_relu": leaky_relu,
@@ -328,16 +438,24 @@ FUNCTIONS: Values = {
     "multiply": _mul,
     "neg": _neg,
     "pad": pad,
+    "pow": _pow,
     "prelu": prelu,
     "relu": relu,
     "relu6": relu6,
     "rsub": _rsub,
+    "selu": selu,
+    "sigmoid": _row(SIGMOID),
+    "sign": _row(SIGN),
+    "silu": _row(SILU),
+    "softplus": softplus,
     "stack": _stack,
     "sub": _sub,
     "subtract": _sub,
     "sum": _reduction("sum"),
+    "tanh": _row(TANH),
     "truediv": _div,
     "true_divide": _div,
+    "where": _where,
 }
 """Functions of torch, torch.nn.functional and operator, by name."""
 

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from surebound.errors import NetworkError, quoted
 from surebound.limits import COLUMNS, STEPS, Tally, check_elements, check_work
+from surebound.network.activation import Activation
 from surebound.network.conv import Conv, windows
-from surebound.network.graph import Input, Network, Node, Relu
+from surebound.network.graph import Input, Network, Neurons, Node, Pointwise, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
 from surebound.network.op import Affine, Shape, held
 from surebound.network.shape import Concat, Pick, Reshape
+from surebound.network.transposed import ConvTranspose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,15 +82,17 @@ class Builder:
         """A node's shape, without the batch."""
         return self._nodes[x].shape
 
-    def add(self, op: Affine | Relu, *inputs: int, name: str = "") -> int:
+    def add(self, op: Affine | Relu | Pointwise, *inputs: int, name: str = "") -> int:
         """Append a node and return its number."""
         if any(d < 1 for d in op.shape):
             shape = list(op.shape)
             raise NetworkError(f"{quoted(name or self.name)} has the shape {shape}; expected at least one element")
         if len(self._nodes) >= STEPS:
-            raise NetworkError(f"this takes more than {STEPS:,} affine operations and ReLUs; expected at most that")
+            raise NetworkError(
+                f"this takes more than {STEPS:,} affine operations and activations; expected at most that"
+            )
         check_elements(op.shape)
-        self.tally.add(0 if isinstance(op, Relu) else sum(size(tuple(value.shape)) for value in held(op).values()))
+        self.tally.add(0 if isinstance(op, Neurons) else sum(size(tuple(value.shape)) for value in held(op).values()))
         self._nodes.append(Node(op, inputs, name or self.name))
         return len(self._nodes) - 1
 
@@ -155,6 +159,47 @@ class Builder:
         )
         return self.add(replace(op, stride=steps), x)
 
+    def conv_transpose(
+        self,
+        x: int,
+        weight: Real,
+        bias: Real | None = None,
+        *,
+        stride: Shape,
+        pads: Pads,
+        dilation: Shape,
+        groups: int = 1,
+        extra: Shape,
+    ) -> int:
+        """A transposed convolution of (channels, *size): what pads take away, and `extra` adds at the end of an axis.
+
+        # weight (in, out / groups, *kernel), bias (out,)
+        """
+        w, shape = real(weight), self.shape(x)
+        axes = w.ndim - 2
+        if axes not in (1, 2) or len(shape) != axes + 1 or groups < 1 or w.shape[0] != shape[0] or shape[0] % groups:
+            raise NetworkError(
+                f"a kernel of shape {list(w.shape)} with {groups} groups cannot be spread over {list(shape)}; "
+                "expected one or two spatial axes and matching channels"
+            )
+        if any(not 0 <= e < max(s, d) for e, s, d in zip(extra, stride, dilation, strict=True)):
+            raise NetworkError(f"an output padding of {list(extra)}; expected less than a stride or dilation")
+        spatial = zip(shape[1:], w.shape[2:], stride, dilation, strict=True)
+        whole = tuple((n - 1) * s + d * (k - 1) + 1 for n, k, s, d in spatial)
+        out = w.shape[1] * groups
+        check_elements((out, *whole))
+        check_work(size(tuple(w.shape)) * size(tuple(shape[1:])))
+        spread = self.add(ConvTranspose(_own(w), (out, *whole), None, stride, (0,) * axes, dilation, groups), x)
+        # what lies beyond the last place of the kernel is 0, as is what a negative pad would ask for
+        ends = [(n + e - after, before) for n, e, (before, after) in zip(whole, extra, pads, strict=True)]
+        index = np.pad(
+            np.arange(out * size(whole), dtype=np.int64).reshape(out, *whole),
+            [(0, 0), *((0, e) for e in extra)],
+            constant_values=-1,
+        )
+        cropped = self.pick(spread, index[(slice(None), *(slice(start, stop) for stop, start in ends))])
+        return cropped if bias is None else self.shift(cropped, real(bias).reshape(-1, *[1] * axes))
+
     def scale(self, x: int, weight: Real, *, exact: bool = True) -> int:
         """w ⊙ x. A weight that was computed, and so may carry a few roundings, is not `exact`."""
         w = np.broadcast_to(real(weight), self.shape(x))
@@ -218,7 +263,7 @@ class Builder:
 
     def pick(self, x: int, index: NDArray[np.int64]) -> int:
         """y[i] = x[index[i]] on flattened tensors, and 0 where index[i] is −1."""
-        chosen: Numbers = np.asarray(index, dtype=np.int64)
+        chosen: Numbers = np.ascontiguousarray(index, dtype=np.int64)
         node = self._nodes[x]
         count = size(self.shape(x))
         if chosen.size and not -1 <= int(chosen.min()) <= int(chosen.max()) < count:
@@ -303,6 +348,10 @@ class Builder:
         elif low is not None:
             lifted = self.shift(self.relu(self.shift(x, -low)), low)
         return lifted if high is None else self.sum(lifted, self.relu(self.shift(x, -high)), signs=(1, -1))
+
+    def apply(self, x: int, function: Activation) -> int:
+        """f(x), element by element."""
+        return self.add(Pointwise(self.shape(x), function), x)
 
     def batch_norm(self, x: int, gamma: Real, beta: Real, mean: Real, variance: Real, epsilon: float) -> int:
         """γ (x − mean) / √(variance + ε) + β along the first axis.

@@ -3,6 +3,7 @@
 from surebound.network.conv import Conv
 from surebound.network.graph import Network
 from surebound.network.linear import Linear, size
+from surebound.network.transposed import ConvTranspose
 
 
 def products(network: Network, node: int) -> int:
@@ -12,6 +13,8 @@ def products(network: Network, node: int) -> int:
         op = before.op
         if isinstance(op, Conv):
             total += size(tuple(op.weight.shape[1:])) * size(op.shape)
+        elif isinstance(op, ConvTranspose):
+            total += size(tuple(op.weight.shape[1:])) * size(op.in_shape)
         elif isinstance(op, Linear):
             total += size(tuple(op.weight.shape)) * size(op.lead)
     return total

@@ -1,7 +1,7 @@
-"""The network as a graph: affine operations, ReLUs, and skips between them, in topological order.
+"""The network as a graph: affine operations, activations, and skips between them, in topological order.
 
-Every other activation that surebound supports (max pooling, leaky ReLU, clipping, …) is built from these two exactly
-(`surebound.network.build`), so bounds and branching only ever meet ReLUs.
+What is piecewise linear (max pooling, leaky ReLU, clipping, …) is built from affine operations and ReLUs exactly
+(`surebound.network.build`). Every other activation is a row of `surebound.network.activations`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surebound.network.activation import Activation as Function
 from surebound.network.arrays import flat, library, positive, spread, tensor, zeros
 from surebound.network.linear import size
 from surebound.network.op import Affine, Shape, cast, tensors
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Activation = Callable[[int, "Tensor"], "Tensor"]
-"""(layer index, values or coefficients of that layer) -> the same on the other side of its ReLU."""
+"""(layer index, values or coefficients of that layer) -> the same on the other side of its activation."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,17 @@ class Relu:
     """y = max(x, 0)."""
 
     shape: Shape
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """y = f(x), element by element, for any other activation f."""
+
+    shape: Shape
+    function: Function
+
+
+Neurons = Relu | Pointwise
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class Input:
 class Node:
     """One operation and the nodes it reads."""
 
-    op: Affine | Relu | Input
+    op: Affine | Relu | Pointwise | Input
     inputs: tuple[int, ...]
     name: str
 
@@ -81,12 +93,33 @@ class Network:
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
-        """The ReLU nodes, first to last. A *layer* below is an index into this tuple."""
-        return tuple(i for i, node in enumerate(self.nodes) if isinstance(node.op, Relu))
+        """The nodes with activations, first to last. A *layer* below is an index into this tuple."""
+        return tuple(i for i, node in enumerate(self.nodes) if isinstance(node.op, Neurons))
+
+    @cached_property
+    def functions(self) -> tuple[Function | None, ...]:
+        """The activation of each layer; None for ReLUs."""
+        ops = (self.nodes[i].op for i in self.layers)
+        return tuple(op.function if isinstance(op, Pointwise) else None for op in ops)
+
+    @cached_property
+    def piecewise_linear(self) -> bool:
+        """Whether all activations are ReLUs."""
+        return not any(self.functions)
+
+    def activate(self, layer: int, xhat: Tensor) -> Tensor:
+        """x_k of x̂_k."""
+        function = self.functions[layer]
+        return positive(xhat) if function is None else function.value(xhat)
+
+    def slope(self, layer: int, xhat: Tensor) -> Tensor:
+        """The derivative of the activation at x̂_k, for attacks."""
+        function = self.functions[layer]
+        return xhat > 0 if function is None else function.slope(xhat)
 
     @cached_property
     def layer_of(self) -> dict[int, int]:
-        """ReLU node -> layer."""
+        """Node with activations -> layer."""
         return {node: k for k, node in enumerate(self.layers)}
 
     def before(self, layer: int) -> int:
@@ -129,19 +162,19 @@ class Network:
         return x if self.numpy else tensor(x)  # type: ignore[return-value]
 
     def _with(self, change: Callable[[Affine], Affine]) -> Network:
-        nodes = (n if isinstance(n.op, Relu | Input) else Node(change(n.op), n.inputs, n.name) for n in self.nodes)
+        nodes = (n if isinstance(n.op, Neurons | Input) else Node(change(n.op), n.inputs, n.name) for n in self.nodes)
         return replace(self, nodes=tuple(nodes))
 
     def forward(self, x: Tensor) -> Tensor:
         """f(x). # (batch, *input_shape) -> (batch, *output_shape)"""
-        return self.trace(x, lambda _, xhat: positive(xhat))
+        return self.trace(x, self.activate)
 
     def trace(self, x: Tensor, activate: Activation) -> Tensor:
-        """A forward pass with x_k = activate(k, x̂_k) in place of each ReLU."""
+        """A forward pass with x_k = activate(k, x̂_k) in place of each activation."""
         values: dict[int, Tensor] = {0: x}
         for i, node in enumerate(self.nodes[1:], start=1):
             op = node.op
-            if isinstance(op, Relu):
+            if isinstance(op, Neurons):
                 values[i] = activate(self.layer_of[i], values[node.inputs[0]])
             elif not isinstance(op, Input):
                 y = op.apply(*(values[j] for j in node.inputs))
@@ -156,7 +189,7 @@ class Network:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Carry coefficients on nodes back to the input.
 
-        Given Σ_v c_v · v, replaces each op by its definition, and at each ReLU the coefficient λ on x_k by
+        Given Σ_v c_v · v, replaces each op by its definition, and at each activation the coefficient λ on x_k by
         μ = activate(k, λ) on x̂_k, until only the input and a constant are left.
 
         Returns (coefficient on the input, constant, error): (batch, *input_shape), (batch,), (batch,). With `errors`
@@ -171,7 +204,7 @@ class Network:
                 continue
             node = self.nodes[i]
             op = node.op
-            if isinstance(op, Relu):
+            if isinstance(op, Neurons):
                 pulled: tuple[Tensor, ...] = (activate(self.layer_of[i], c),)
             else:
                 assert not isinstance(op, Input)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from surebound.network.conv import Conv
-from surebound.network.graph import Input, Network, Relu
+from surebound.network.graph import Input, Network, Neurons
 from surebound.network.linear import Scale, Shift, Sum, size
 from surebound.network.op import Affine, Shape
 
@@ -148,7 +148,7 @@ def pull_patches(
             continue
         node = network.nodes[i]
         op = node.op
-        if isinstance(op, Relu):
+        if isinstance(op, Neurons):
             pulled: Sequence[Patch] = (activate(network.layer_of[i], c),)
         else:
             assert not isinstance(op, Input)

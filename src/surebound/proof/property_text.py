@@ -6,7 +6,8 @@ A proof is about a file. Where a property was made in Python, this is the file.
 from collections.abc import Iterator
 from decimal import Decimal
 
-from surebound.problem import Box, Property, Region
+from surebound.errors import PropertyError
+from surebound.problem import Domain, Property, Region
 
 
 def property_text(prop: Property) -> str:
@@ -24,6 +25,8 @@ def property_text(prop: Property) -> str:
     ))
     <BLANKLINE>
     """
+    if any(region.box.norm != "inf" for region in prop.regions):
+        raise PropertyError(f"{prop.source}: the text of a property has boxes alone, no balls; expected ℓ∞")
     lines = [f"(declare-const X_{i} Real)" for i in range(prop.inputs)]
     lines += [f"(declare-const Y_{j} Real)" for j in range(prop.outputs)]
     shared = len({region.box.key for region in prop.regions}) == 1
@@ -44,7 +47,7 @@ def exact_decimal(value: float) -> str:
     return format(Decimal(value), "f") if value else "0"
 
 
-def _bounds(box: Box) -> Iterator[str]:
+def _bounds(box: Domain) -> Iterator[str]:
     for i, (low, high) in enumerate(zip(box.lower.tolist(), box.upper.tolist(), strict=True)):
         yield f"(>= X_{i} {exact_decimal(low)})"
         yield f"(<= X_{i} {exact_decimal(high)})"

@@ -150,7 +150,7 @@ def _overview(results: Sequence[Result]) -> Markup:
         kinds = (found.standard, found.withstood, found.robust, found.verified, found.undecided)
         shares = [f"{100 * share:.2f}" for share in kinds]
         mean = sum(row.seconds for row in result.rows) / max(len(result.rows), 1)
-        lines.append([Cell(name, k), result.run.dataset, result.run.eps, images, *shares, f"{mean:.3f}"])
+        lines.append([Cell(name, k), result.run.dataset, result.run.radius, images, *shares, f"{mean:.3f}"])
     caption = "All runs, accuracies in percent (withstood the first attack; robust against all that ran); heads sort"
     return table(caption, columns, lines, sortable=True, tall=len(results) > _TALL)
 

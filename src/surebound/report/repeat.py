@@ -41,7 +41,7 @@ def _run(k: int, result: Result, *, open_: bool, style: str | None) -> Markup:
         ("Model", run.model),
         ("SHA-256 of the model", _hash(run.model_sha256)),
         ("Data set", run.dataset),
-        ("Radius ε", run.eps),
+        ("Radius ε", run.radius),
         ("Images", f"{len(run.images):,}: {_shortened(ranges(run.images))}"),
         ("Options", _json(run.options)),
         ("Notes", _json(run.notes) if run.notes else "none"),

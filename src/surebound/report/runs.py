@@ -45,7 +45,7 @@ def run_title(result: Result) -> str:
     else:
         path = PurePath(result.run.model)
         name = f"{path.parent.name}/{path.name}" if path.name == "model.onnx" and path.parent.name else path.name
-        parts = [name, result.run.dataset, f"ε\u00a0=\u00a0{result.run.eps}"]
+        parts = [name, result.run.dataset, f"ε\u00a0=\u00a0{result.run.radius}"]
     if result.run.search != "default":
         parts.append(f"search {result.run.search}")
     return ", ".join(str(part) for part in parts if part is not None)

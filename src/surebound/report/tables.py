@@ -281,7 +281,7 @@ _Key = tuple[str, str, str, str, str]
 
 def _place(result: Result) -> tuple[str, str, str, str]:
     run, notes = result.run, result.run.notes
-    return str(notes.get("scale", "")), run.dataset, run.search, str(notes.get("setting", run.eps))
+    return str(notes.get("scale", "")), run.dataset, run.search, str(notes.get("setting", run.radius))
 
 
 def _table(row: Table1Row | BranchingRow) -> tuple[str, str, tuple[int, str]]:

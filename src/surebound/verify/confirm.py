@@ -1,4 +1,4 @@
-"""From a promising point to a counterexample that stands: in the box, replayed on the original file, violating."""
+"""From a promising point to a counterexample that stands: in the domain, replayed on the original file, violating."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from surebound.attacks.objective import round_inward
+from surebound.attacks.objective import into_ball, round_inward
 from surebound.bounds.enclosure import enclose
 from surebound.bounds.rounding import gamma
 from surebound.network.graph import Network
 from surebound.network.model import Replay
-from surebound.problem import Counterexample, Region, Vector
+from surebound.problem import Ball, Counterexample, Domain, Region, Vector
 
 Confirming = Callable[[Vector, Sequence[Region]], Counterexample | None]
 """A point near which regions may be violated -> a counterexample that stands."""
@@ -27,9 +27,11 @@ class Confirm:
         self._replay = replay
 
     def __call__(self, point: Vector, regions: Sequence[Region]) -> Counterexample | None:
-        """The counterexample at the point nearest to `point` that float32 can hold in a region's box, if it is one."""
+        """The counterexample at the point nearest to `point` that float32 can hold in a region's domain, if any."""
         for region in regions:
-            x = _into_box(point, region)
+            x = _into_domain(point, region.box)
+            if x is None:
+                continue
             thin = x.astype(np.float32).astype(np.float64) != x
             y = self._replay(x.astype(np.float32)[None])[0].reshape(-1)
             if not region.holds(x, y.astype(np.float64)):
@@ -60,8 +62,11 @@ class Confirm:
         return bool((worst + 2 * gamma(terms) * scale < 0).all())
 
 
-def _into_box(point: Vector, region: Region) -> Vector:
-    """The nearest float32 point of the box; where an interval holds no float32, its float64 midpoint."""
-    lower, upper = (t.astype(np.float64) for t in round_inward(region.box))
+def _into_domain(point: Vector, domain: Domain) -> Vector | None:
+    """The nearest float32 point of a box; where an interval holds no float32, its float64 midpoint. Of a ball, some
+    float32 point near the given one, if there is one."""
+    if isinstance(domain, Ball):
+        return into_ball(point, domain)
+    lower, upper = (t.astype(np.float64) for t in round_inward(domain))
     inside = np.clip(np.clip(point, lower, upper).astype(np.float32).astype(np.float64), lower, upper)
-    return np.where(lower <= upper, inside, region.box.middle)
+    return np.where(lower <= upper, inside, domain.middle)

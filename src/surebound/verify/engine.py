@@ -11,18 +11,22 @@ from torch import Tensor
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
+from surebound.bounds.around import enclosure_over
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import PASS_PRODUCTS
+from surebound.errors import UsageError
 from surebound.memory import available
 from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.network.model import Model
-from surebound.problem import Box, Counterexample, Region
+from surebound.problem import Counterexample, Domain, Region
 from surebound.verify.clock import Budget, Clock
 from surebound.verify.confirm import Confirm, Confirming
 from surebound.verify.options import Options
 from surebound.verify.points import TryPoints
 from surebound.verify.search import Limits
+
+CURVED = ("auto", "upb", "input")  # what networks with other activations than ReLUs can be split by
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +37,20 @@ class Engine:
     options: Options
     clock: Clock
     elsewhere: Confirming | None = None  # who replays points, if not this process
+
+    def __post_init__(self) -> None:
+        if self.network.piecewise_linear:
+            return
+        if self.options.proof:
+            raise UsageError(
+                "there are no proofs for networks with other activations than ReLU and its piecewise-linear kin; "
+                "expected such a network, or a verification without a proof"
+            )
+        if self.options.branching not in CURVED:
+            raise UsageError(
+                f"the branching '{self.options.branching}' covers ReLU and its piecewise-linear kin only; "
+                f"expected one of: {', '.join(CURVED)}"
+            )
 
     @property
     def network(self) -> Network:
@@ -55,9 +73,8 @@ class Engine:
         memory = self.options.memory or available() // 4
         return Limits(memory=memory, early_stop=self.options.early_stop, seed=self.options.seed)
 
-    def enclosure(self, box: Box) -> Enclosure:
-        shape = (1, *self.network.input_shape)
-        return Enclosure(self.network, *(torch.from_numpy(end).reshape(shape) for end in (box.lower, box.upper)))
+    def enclosure(self, domain: Domain) -> Enclosure:
+        return enclosure_over(self.network, [domain])
 
     def attack(
         self, attack: PGD | MIFGSM, regions: Sequence[Region], start: Tensor | None = None

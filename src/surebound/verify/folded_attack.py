@@ -11,7 +11,11 @@ from surebound.bounds.beta_crown import Specification
 from surebound.bounds.kernel import Kernel, KernelRows
 
 STEPS = 20
-_FIRST, _DECAY, _MOMENTUM = 0.5, 0.85, 0.7  # the first move in half widths of the box, and what is left of it next
+_FIRST, _DECAY, _MOMENTUM = (
+    0.5,
+    0.85,
+    0.7,
+)  # the first move in half widths of the box or radii of the ball, and what is left of it next
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -22,7 +26,8 @@ def descend(kernel: Kernel, specification: Specification, region: Tensor, x: Ten
     """
     rows = KernelRows.of(kernel, specification)
     member = rows.members(region)
-    z = ((x - kernel.centre) / kernel.radius).clamp(-1.0, 1.0).T.contiguous()
+    z, balls = (x - kernel.centre) / kernel.radius, kernel.balls
+    z = (z.clamp(-1.0, 1.0) if balls is None else balls.project(z)).T.contiguous()
     best, lowest = z.clone(), torch.full((len(region),), torch.inf)
     momentum = torch.zeros_like(z)
     for step in range(steps + 1):
@@ -34,7 +39,10 @@ def descend(kernel: Kernel, specification: Specification, region: Tensor, x: Ten
             break
         gradient = _backward(kernel, -rows.start[:, row], active)
         momentum.mul_(_MOMENTUM).add_(gradient / gradient.abs().sum(0).clamp_min(_TINY))
-        z.sub_(momentum.sign(), alpha=_FIRST * _DECAY**step).clamp_(-1.0, 1.0)
+        if balls is None:
+            z.sub_(momentum.sign(), alpha=_FIRST * _DECAY**step).clamp_(-1.0, 1.0)
+        else:
+            z = balls.project(z.T + _FIRST * _DECAY**step * balls.along(-momentum.T)).T.contiguous()
     return kernel.centre + kernel.radius * best.T
 
 

@@ -39,6 +39,15 @@ class Options:
             more = {"quick_attack": attack, "search_attack": attack, **more}
         return Options(branching=branching, strategy=strategy, **more)
 
+    def check_norm(self, norm: str) -> None:
+        """Raise UsageError if these options make no sense over a ball."""
+        if norm != "inf" and self.branching == "input":
+            raise UsageError(f"branching 'input' bisects boxes, not a ball in ℓ{norm}; expected another")
+        if norm != "inf" and self.proof:
+            raise UsageError(
+                f"there are no proofs over a ball in ℓ{norm}: a property's text has boxes alone; expected ℓ∞"
+            )
+
     def __post_init__(self) -> None:
         if self.branching not in CHOICES:
             raise UsageError(f"unknown branching '{self.branching}'; expected one of: {', '.join(CHOICES)}")

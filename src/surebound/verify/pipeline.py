@@ -32,6 +32,8 @@ def verify(
     network = model.network
     prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
     prop.check_fits(inputs=network.inputs, outputs=network.outputs)
+    if prop.regions:
+        options.check_norm(prop.regions[0].box.norm)
     questions = _by_box(prop, network if options.proof else None)
     outcome = _decide(Engine(model, options, clock), questions)
     return Verdict(

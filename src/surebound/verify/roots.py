@@ -17,7 +17,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import PASSES, settle_layers
 from surebound.bounds.witness import on_grid
-from surebound.problem import Box
+from surebound.problem import Domain
 from surebound.verify.cascade import Question
 from surebound.verify.engine import Engine
 from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs
@@ -66,7 +66,7 @@ def _learn(engine: Engine, question: Question, enclosure: Enclosure) -> Tensor:
     return subject.fast_relaxation.intercept * bounded.lam[question.learn(sound)].clamp_min(0.0)
 
 
-def settle_the_rest(engine: Engine, box: Box, known: Enclosure, costs: Costs = Costs()) -> Enclosure:
+def settle_the_rest(engine: Engine, box: Domain, known: Enclosure, costs: Costs = Costs()) -> Enclosure:
     """Bound all layers, given what is known of them, or leave them as they are if that would take too long.
 
     Intervals leave more signs open than there will be once the layers before are bounded.

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surebound.bounds.enclosure import enclose
+from surebound.bounds.around import enclosure_over
 from surebound.bounds.margins import interval_rows, linear_rows
 from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding
 from surebound.bounds.timed import Check
+from surebound.network.activation import Lines as Kind
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Region, stack_rows
@@ -76,17 +77,15 @@ class Rows:
 
     def _bounds(self, regions: Sequence[Sequence[Region]], lines: str) -> list[Tensor]:
         """A bound on each row of the regions of each box, one region after the other."""
-        boxes = [some[0].box for some in regions]
-        shape = (-1, *self.network.input_shape)
-        ends = (np.stack([box.lower for box in boxes]), np.stack([box.upper for box in boxes]))
-        enclosure = enclose(self.network, *(torch.from_numpy(end).reshape(shape) for end in ends))
+        enclosure = enclosure_over(self.network, [some[0].box for some in regions])
+        enclosure.extend(len(self.network.nodes) - 1)
         counts = [sum(len(region.constant) for region in some) for some in regions]
         most = max(counts)
         stacked = [stack_rows(some, most) for some in regions]
         on_output, on_input, constant = (torch.from_numpy(np.stack(part)) for part in zip(*stacked, strict=True))
-        slopes = ("fastlin", "crown") if lines == "either" else (lines,)
+        slopes = _SLOPES[lines]
         bounds = []
-        for at in torch.arange(most).split(max(1, self._most // len(boxes))):
+        for at in torch.arange(most).split(max(1, self._most // len(regions))):
             self.check()
             rows = on_output[:, at], on_input[:, at], constant[:, at]
             bounds.append(
@@ -95,6 +94,14 @@ class Rows:
                 else linear_rows(enclosure, LayerBounding(slopes=slopes, ascent=None), *rows, check=self.check)
             )
         return [bound[:count] for bound, count in zip(torch.cat(bounds, dim=1), counts, strict=True)]
+
+
+_SLOPES: dict[str, tuple[Kind, ...]] = {
+    "flat": (),
+    "either": ("fastlin", "crown"),
+    "fastlin": ("fastlin",),
+    "crown": ("crown",),
+}
 
 
 def _scale(region: Region) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from surebound.bounds.enclosure import Enclosure
 from surebound.errors import ResourceError
 from surebound.network.graph import Network
 from surebound.problem import Counterexample, Region
@@ -14,6 +15,7 @@ from surebound.verify.pieces import Sharing
 from surebound.verify.points import TryPoints
 from surebound.verify.queue import Queue
 from surebound.verify.record import Recording
+from surebound.verify.spaces.points import PointSpace
 from surebound.verify.spaces.programs import ProgramSpace, Standstill, suits
 from surebound.verify.strategy import Strategy
 from surebound.verify.subject import Subject
@@ -86,6 +88,19 @@ def search_inputs(
     if record is not None and sink is not None and outcome.end == "proved":
         record.inputs(sink.forest)
     return outcome
+
+
+def search_points(
+    enclosure: Enclosure,
+    regions: Sequence[Region],
+    strategy: Strategy,
+    clock: Clock,
+    try_points: TryPoints,
+    limits: Limits,
+) -> Outcome:
+    """Decide regions over the box of an enclosure, whose layers are bounded, by splitting neurons at points."""
+    space = PointSpace(enclosure, regions, strategy, clock)
+    return _Search(space, clock, try_points, limits, None, None).run()
 
 
 class Programs:

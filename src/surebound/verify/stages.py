@@ -24,7 +24,7 @@ from surebound.verify.engine import Engine
 from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs, cheapest, forwards
 from surebound.verify.roots import affordable, folding, root_bounds, settle_the_rest, settle_where_it_matters
 from surebound.verify.rows import Rows
-from surebound.verify.search import Outcome, search_inputs, search_neurons
+from surebound.verify.search import Outcome, search_inputs, search_neurons, search_points
 from surebound.verify.spaces.layers import refine
 from surebound.verify.strategy import Refinement
 from surebound.verify.subject import Subject, specify
@@ -44,6 +44,8 @@ def closing(engine: Engine) -> list[Stage[Question]]:
     options = engine.options
     if options.branching == "input":
         return [Bisection(engine)]
+    if not engine.network.piecewise_linear:
+        return [Bisection(engine), Points(engine)]
     stages: list[Stage[Question]] = [Bisection(engine, early=True), Layers(engine), Bisection(engine)]
     for refinement in options.strategy.refinements:
         stages += [Search(engine), Refine(engine, refinement)]
@@ -165,6 +167,8 @@ class Bisection:
         return [self._search(question) for question in open_]
 
     def _search(self, question: Question) -> Settled | None:
+        if question.open[0].box.norm != "inf":  # parts of a ball are not boxes
+            return None
         patience = self._patience_early(question) if self.early else self._patience(question)
         if patience is None:
             return None
@@ -180,6 +184,10 @@ class Bisection:
     def _patience(self, question: Question) -> float | None:
         """Seconds that the search may be expected to take; None if there should be none."""
         options = self.engine.options
+        if options.branching == "auto" and not self.engine.network.piecewise_linear:
+            jumps = any(function is not None and function.jumps for function in self.engine.network.functions)
+            suits = self._varying(question) <= options.strategy.input_limit and not jumps
+            return np.inf if suits else None
         if options.branching == "auto":
             assert question.subject is not None
             ambiguous = int(question.subject.relaxation.ambiguous.sum())
@@ -232,6 +240,28 @@ class Search:
             search_neurons(question.subject, question.branching, strategy, engine.clock, points, limits),
             self.name,
         )
+
+
+@dataclass(frozen=True)
+class Points:
+    """Bounds every layer, then a search that splits neurons at points: for networks that have other activations than
+    ReLUs."""
+
+    engine: Engine
+    name: str = "search"
+
+    def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
+        return [self._search(question) for question in open_]
+
+    def _search(self, question: Question) -> Settled | None:
+        engine, regions = self.engine, question.open
+        question.branching = "upb"
+        with engine.clock.phase("root"):
+            enclosure = engine.enclosure(regions[0].box)
+            settle_layers(enclosure, engine.clock.check)
+        points = engine.try_points(regions)
+        outcome = search_points(enclosure, regions, engine.options.strategy, engine.clock, points, engine.limits)
+        return _ended(question, outcome, self.name)
 
 
 def _ended(question: Question, outcome: Outcome, stage: str) -> Settled | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Specification, Splits, ascend, evaluate
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.kernel import Kernel
-from surebound.bounds.relaxation import Relaxation, relax
+from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.timed import Check, timed
 from surebound.branching.bias import biases
 from surebound.branching.rule import Context
@@ -61,7 +61,7 @@ class Subject:
 
     @cached_property
     def relaxation(self) -> Relaxation:
-        return relax(self.form.lower, self.form.upper)
+        return relax_form(self.form)
 
     @cached_property
     def fast_relaxation(self) -> Relaxation:

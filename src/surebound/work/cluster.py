@@ -27,8 +27,9 @@ from surebound.version import __version__
 from surebound.work.remote import perform, wish
 from surebound.work.task import Began, Lost, News, Raised, Result, Setup, Task, Word
 
-QUIET = {  # before Ray is imported: it counts its users, and talks
+ENVIRONMENT = {  # before Ray is imported, unless they are set: it counts its users, talks, and gives way to others
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # of a Ray that is started here: the priority that processes have
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # it reports on workers that died, on stdout
 }
@@ -158,8 +159,8 @@ class ClusterPool(Generic[Task, Result]):
 
 
 def _import() -> Any:
-    """Ray, told to be quiet."""
-    for name, value in QUIET.items():
+    """Ray, with our settings."""
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         import ray

@@ -75,6 +75,13 @@ class Desk(Generic[Task, Result]):
 
     def events(self, tick: float | None = None) -> Iterator[Event[Task, Result] | None]:
         """What happens, until all is done; None whenever nothing happened for `tick` seconds."""
+        for together in self.batches(tick):
+            if not together:
+                yield None
+            yield from together
+
+    def batches(self, tick: float | None = None) -> Iterator[list[Event[Task, Result]]]:
+        """The same, with what happened meanwhile taken together; nothing if that is nothing."""
         while self._ready or self._running:
             while self._ready and len(self._running) < self._pool.slots:
                 _, number, under = heapq.heappop(self._ready)
@@ -82,11 +89,9 @@ class Desk(Generic[Task, Result]):
                 self._pool.begin(number, under.task, under.grace)
             self._watch()
             news = self._pool.wait(tick)
-            if not news:
-                yield None
-            for one in news:
-                if (event := self._heard(one)) is not None:
-                    yield event
+            heard = [event for one in news if (event := self._heard(one)) is not None]
+            if heard or not news:
+                yield heard
         self._watch()
 
     def _push(self, under: Under[Task]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.relaxation import relax
+from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, tighten_layers
 from surebound.bounds.timed import timed
 from surebound.network.cost import products
@@ -42,6 +42,7 @@ class _Best:
     slope: Tensor  # (boxes, inputs) λ̄₀, minus its coefficients
     lam: Tensor  # (boxes, neurons) λ̄
     x: Tensor  # (boxes, inputs) its minimiser
+    cost: Tensor | None  # (boxes, neurons) what the lines of activations other than ReLUs cost it
 
 
 class InputSpace:
@@ -52,7 +53,7 @@ class InputSpace:
     ) -> None:
         """In a search that is `recorded`, a box counts as proved if whoever checks the proof can prove it, too."""
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
-        self.recorded, self.rows = recorded, _stack(regions, network)
+        self.recorded, self.rows = recorded, padded_rows(regions, network)
         scale = torch.cat([part.flatten(1) for part in self.rows], dim=1).abs().amax(1)
         self.least = ROOM * scale if recorded else torch.zeros_like(scale)  # of a bound that proves
         self.counts = torch.tensor([len(region.constant) for region in regions])
@@ -113,7 +114,7 @@ class InputSpace:
             gain = torch.zeros_like(best.slope)
             open_ = torch.nonzero(~proved).flatten()
             moves = torch.cat([best.lam.new_zeros(len(pushed.inputs), len(nodes), 0).float(), *pushed.moves], dim=2)
-            gain[open_[:, None], pushed.inputs] = _gains(moves[:, open_], best.lam[open_], low[open_], high[open_])
+            gain[open_[:, None], pushed.inputs] = self._gains(moves, best, low, high, open_)
             gain += best.slope.abs() * (state["upper"] - state["lower"]) / 2
         nodes = replace(nodes, bound=torch.maximum(best.bound, nodes.bound), state=state)
         return Bounded(nodes, proved, {"bound": best.bound, "gain": gain, "x": best.x})
@@ -139,6 +140,16 @@ class InputSpace:
         """A box that is too narrow to be halved stays open: its bound is within rounding of the threshold."""
         return Leaf(False)
 
+    def _gains(self, moves: Tensor, best: _Best, low: Tensor, high: Tensor, open_: Tensor) -> Tensor:
+        """What halving each input is expected to take off the activations' share of the bounds of open boxes."""
+        lam = best.lam
+        if best.cost is None:
+            return _gains(moves[:, open_], lam[open_], low[open_], high[open_])
+        layers = zip(self.network.widths, self.network.functions, strict=True)
+        ordinary = torch.cat([torch.full((w,), f is None) for w, f in layers])
+        by_relus = _gains(moves[:, open_], (lam * ordinary)[open_], low[open_], high[open_])
+        return by_relus + _curved_gains(moves[:, open_], (best.cost * ~ordinary)[open_], (high - low)[open_])
+
     def _enclosure(self, nodes: Nodes) -> Enclosure:
         shape = (-1, *self.network.input_shape)
         return Enclosure(self.network, nodes.state["lower"].reshape(shape), nodes.state["upper"].reshape(shape))
@@ -161,13 +172,33 @@ class InputSpace:
         form = replace(GraphForm.at(enclosure, self.network.output), per_box=count)
         rows = form.rows(on_output.flatten(0, 1), on_input.flatten(0, 1), constant.flatten())
         rows = replace(rows, error=form.start_error(rows))
-        relaxation = relax(form.lower.reshape(boxes, -1), form.upper.reshape(boxes, -1))
+        relaxation = relax_form(form).map(lambda t: t.reshape(boxes, -1))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
         result = evaluate(timed(form, self.clock.check), rows, slopes, duals)
         bound, row = result.bound.reshape(boxes, count).max(1)
         at = torch.arange(boxes) * count + row
         row = torch.minimum(row, self.counts[region] - 1)
-        return _Best(bound, row, result.pulled.at_input[at], result.pulled.lam[at], result.x[at])
+        lam = result.pulled.lam[at]
+        cost = None if relaxation.floor is None else lam.abs() * _line_gaps(form, relaxation, lam)
+        return _Best(bound, row, result.pulled.at_input[at], lam, result.x[at], cost)
+
+
+def _line_gaps(form: GraphForm, relaxation: Relaxation, lam: Tensor) -> Tensor:
+    """How far the line that a bound uses is from the activation in the middle of its interval. # (boxes, neurons)"""
+    middle = form.lower.reshape(lam.shape) / 2 + form.upper.reshape(lam.shape) / 2
+    value = torch.cat([form.network.activate(k, middle[:, at]) for k, at in enumerate(form.layers)], dim=1)
+    above = relaxation.upper_slope * middle + relaxation.intercept - value
+    assert relaxation.floor is not None
+    return torch.where(lam > 0, above, value - relaxation.lower_slope * middle - relaxation.floor).nan_to_num(0.0)
+
+
+def _curved_gains(moves: Tensor, cost: Tensor, width: Tensor) -> Tensor:
+    """The same as below for curves, whose distance from lines goes with the square of an interval's width.
+
+    # (inputs, boxes, neurons), (boxes, neurons) twice -> (boxes, inputs)
+    """
+    left = (1.0 - moves.abs() / width.clamp_min(1e-30).to(moves.dtype)).clamp_min(0.0)
+    return torch.einsum("ibn,bn->bi", 1.0 - left * left, 2.0 * cost.to(moves.dtype)).double()
 
 
 def _gains(moves: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -200,7 +231,7 @@ def _middle(nodes: Nodes) -> Tensor:
     return (nodes.state["lower"] + nodes.state["upper"]) / 2
 
 
-def _stack(regions: Sequence[Region], network: Network) -> tuple[Tensor, Tensor, Tensor]:
+def padded_rows(regions: Sequence[Region], network: Network) -> tuple[Tensor, Tensor, Tensor]:
     """All regions' rows, each region's last one repeated so that all have as many.
 
     # (regions, rows, outputs), (regions, rows, inputs), (regions, rows)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surebound.bounds.minimum import BallMinimum
 from surebound.bounds.planet_lp import solvable
 from surebound.branching.alignment import alignment
 from surebound.verify.clock import Clock
@@ -31,7 +32,9 @@ def suits(subject: Subject, strategy: Strategy) -> bool:
     """Whether the LPs of a subject are small, and so are the numbers in them."""
     form, rows = subject.form, subject.specification.rows
     blocks = form.blocks
-    if blocks is None or sum(int(b.weight.count_nonzero()) for b in blocks) > strategy.program_entries:
+    if blocks is None or isinstance(form.minimum, BallMinimum):  # a ball in ℓ2 is no linear program's
+        return False
+    if sum(int(b.weight.count_nonzero()) for b in blocks) > strategy.program_entries:
         return False
     numbers = [form.box_lower, form.box_upper, form.lower, form.upper, rows.coefficients, rows.constant]
     numbers += [part for block in blocks for part in (block.weight, block.bias)]

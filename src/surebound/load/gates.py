@@ -1,0 +1,114 @@
+"""Products x · g(x) that are activations: powers, and SiLU and GELU in files that have no operation for those.
+
+With the constants of the file, whatever they are rounded to, the identities are
+
+    x σ(r x) = silu(r x) / r,     x (1 + tanh(r x)) = silu(2 r x) / r,     x (1 + erf(r x)) = √2 gelu(√2 r x) / r,
+
+and x (1 + tanh(k (x + c x³))) is twice the GELU by tanh with these k and c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from surebound.errors import UnsupportedOpError
+from surebound.network.activations import CUBE, ERF, GELU, SIGMOID, SILU, SQUARE, TANH, gelu_tanh
+from surebound.network.build import Builder
+from surebound.network.graph import Pointwise
+from surebound.network.linear import Scale, Shift, Sum
+
+if TYPE_CHECKING:
+    from surebound.load.algebra import Algebra, Data
+
+_ROUNDINGS = 32  # of a product with a constant that is made of others, each of which may carry a few
+
+
+@dataclass(frozen=True)
+class _Line:
+    """scale · node + shift."""
+
+    node: int
+    scale: float
+    shift: float
+
+
+def gated(algebra: Algebra, a: Data, b: Data) -> Data:
+    """a ⊙ b, if that is an activation of what both depend on."""
+    if a.shape == b.shape:
+        for x, gate in ((a, b), (b, a)):
+            node = _gate(algebra.builder, x.node, gate.node)
+            if node is not None:
+                return type(a)(node, a.shape)
+    raise UnsupportedOpError(
+        "both factors depend on the network's input; expected a constant factor, or x · x, x · x², SiLU or GELU"
+    )
+
+
+def _gate(builder: Builder, x: int, gate: int) -> int | None:
+    factor, outer = _peeled(builder, x), _peeled(builder, gate)
+    if x == gate:
+        return builder.apply(x, SQUARE)
+    op = builder.node(outer.node).op
+    if isinstance(op, Pointwise) and op.function is SQUARE and builder.node(gate).inputs == (x,):
+        return builder.apply(x, CUBE)
+    if not isinstance(op, Pointwise) or factor.shift:
+        return None
+    inner = _peeled(builder, builder.node(outer.node).inputs[0])
+    if op.function is TANH and outer.shift == outer.scale and not inner.shift:
+        cubic = _cubic(builder, inner.node, factor.node)
+        if cubic is not None:
+            curve = builder.apply(factor.node, gelu_tanh(inner.scale, cubic))
+            return _scaled(builder, curve, 2.0 * factor.scale * outer.scale)
+    if inner.node != factor.node or inner.shift or not inner.scale:
+        return None
+    times = factor.scale * outer.scale / inner.scale
+    centred = outer.shift == outer.scale  # s (1 + f(r x))
+    if op.function is SIGMOID and outer.shift == 0:
+        return _scaled(builder, builder.apply(_scaled(builder, inner.node, inner.scale), SILU), times)
+    if op.function is TANH and centred:
+        return _scaled(builder, builder.apply(_scaled(builder, inner.node, 2.0 * inner.scale), SILU), times)
+    if op.function is ERF and centred:
+        curve = builder.apply(_scaled(builder, inner.node, sqrt(2.0) * inner.scale), GELU)
+        return _scaled(builder, curve, sqrt(2.0) * times)
+    return None
+
+
+def _cubic(builder: Builder, node: int, x: int) -> float | None:
+    """The c of x + c x³, if that is what a node is."""
+    op, inputs = builder.node(node).op, builder.node(node).inputs
+    if not isinstance(op, Sum) or sorted(op.signs.tolist()) != [1.0, 1.0] or x not in inputs:
+        return None
+    other = _peeled(builder, inputs[1] if inputs[0] == x else inputs[0])
+    power = builder.node(other.node)
+    cube = isinstance(power.op, Pointwise) and power.op.function is CUBE and power.inputs == (x,)
+    return other.scale if cube and not other.shift else None
+
+
+def _scaled(builder: Builder, x: int, factor: float) -> int:
+    if factor == 1.0:
+        return x
+    return builder.add(Scale(np.full(builder.shape(x), factor), roundings=_ROUNDINGS), x)  # type: ignore[arg-type]
+
+
+def _peeled(builder: Builder, x: int) -> _Line:
+    """The node without a few scales and shifts by one number each."""
+    scale, shift = 1.0, 0.0
+    for _ in range(3):
+        node = builder.node(x)
+        if isinstance(node.op, Scale) and node.op.bias is None and _uniform(node.op.weight):
+            scale *= float(node.op.weight.reshape(-1)[0])
+        elif isinstance(node.op, Shift) and _uniform(node.op.bias):
+            shift += scale * float(node.op.bias.reshape(-1)[0])
+        else:
+            break
+        (x,) = node.inputs
+    return _Line(x, scale, shift)
+
+
+def _uniform(values: object) -> bool:
+    numbers = np.asarray(values)
+    return bool((numbers == numbers.reshape(-1)[0]).all())

@@ -3,7 +3,7 @@
     python benchmarks/large.py --first 50
 
 One process for each network, on test images of CIFAR-10 at 2/255, with a timeout for each image. The networks are given
-(--model cnn7=RUN, conv-2-255=RUN), or trained once into benchmarks/.cache. An image's seconds are those of its stages,
+(--cnn7 RUN, --conv-2-255 RUN), or trained once into benchmarks/.cache. An image's seconds are those of its stages,
 each stage's shared among the images in it; memory is the process's peak.
 
 Report: benchmarks/results/large.md.
@@ -60,13 +60,13 @@ class Certified:
 
 def main() -> int:
     args = _arguments()
-    given = dict(text.split("=", 1) for text in args.model)
+    given = {"cnn7": args.cnn7, "conv-2-255": args.conv_2_255}
     try:
         where = machine(args.threads)
         found = []
         for name in NETWORKS:
-            model = given[name] if name in given else trained(name, threads=args.threads, data=args.data)
-            found.append(_certify(name, Path(model), args))
+            model = given[name] or trained(name, threads=args.threads, data=args.data)
+            found.append(_certify(name, model, args))
             print(f"{name}: {_sentence(found[-1])}", flush=True)
     except Unavailable as reason:
         print(f"not measured: {reason}", file=sys.stderr)
@@ -114,7 +114,8 @@ def _report(found: Sequence[Certified], where: str, args: argparse.Namespace) ->
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", action="append", default=[], metavar="NAME=RUN", help="a network that is there")
+    for name in NETWORKS:
+        parser.add_argument(f"--{name}", type=Path, metavar="RUN", help="a training's folder, or an ONNX file")
     parser.add_argument("--first", type=int, default=50, help="test images (default 50)")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each image (default 60)")
     parser.add_argument("--threads", type=int, default=2)

@@ -136,6 +136,20 @@ def assert_contains(enclosure: Enclosure, network: Network, at: list[list[float]
                 assert most == np.inf or value <= Fraction(most)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_beyond_a_budget_keep_their_intervals(name: str, rng: np.random.Generator) -> None:
+    network = NETWORKS[name](rng)
+    box = random_box(rng, network, radius=0.3)
+    nothing, everything = Enclosure(network, *box), Enclosure(network, *box)
+    open_ = any(bool(((low < 0) & (high > 0)).any()) for low, high in map(nothing.layer, range(1, len(network.layers))))
+    assert settle_layers(nothing, lambda: None, budget=0.0) is not open_
+    assert settle_layers(everything, lambda: None, budget=1e12)
+    whole, intervals = settled(network, *box), Enclosure(network, *box)
+    for k in range(len(network.layers)):
+        for found, expected in ((nothing.layer(k), intervals.layer(k)), (everything.layer(k), whole.layer(k))):
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def scaled(network: Network, factor: float) -> Network:
     nodes = [
         replace(node, op=replace(node.op, weight=node.op.weight * factor, bias=node.op.bias))

@@ -15,7 +15,7 @@ from surebound.verify.cascade import Question
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
 from surebound.verify.options import Options
-from surebound.verify.roots import is_large, matter, root_bounds, settle_where_it_matters
+from surebound.verify.roots import matter, settle_the_rest, settle_where_it_matters
 
 LARGE = replace(ALONE, patience=0.0)  # so that any network counts as large
 SEEDS = {"fc": (1, 2), "conv": (3, 7), "residual": (3, 6), "pool": (4, 5)}
@@ -51,31 +51,34 @@ def test_rounds_tighten_the_bound_and_end_when_it_is_proved(rng: np.random.Gener
 def _root(network: Network, box: Box, row: np.ndarray, shares: tuple[float, ...]) -> float:  # type: ignore[type-arg]
     """The bound of a region that no bound proves."""
     here, question = engine(network, matter_shares=shares), Question(lambda: [region(box, row, -1e3)])
-    enclosure = here.enclosure(box)
-    assert is_large(here, enclosure)
-    settle_where_it_matters(here, question, enclosure)
+    settle_where_it_matters(here, question, here.enclosure(box))
     return float(question.bounds)
 
 
-def test_what_is_open_is_what_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two regions, one of which intervals prove, the other is left."""
+def test_rounds_are_about_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two regions, one of which intervals prove, the other says what matters."""
     network, box, row, least = exact("conv", 3)
+    asked: list[list[bool]] = []
+    monkeypatch.setattr(roots, "settle_layers", lambda *_, only, **more: asked.append(only.tolist()))  # and not whole
     here = engine(network, matter_shares=(0.5,))
-    question = Question(lambda: [region(box, row, 1e3), region(box, row, -least - 1e-3)])
-    _, subject = settle_where_it_matters(here, question, here.enclosure(box))
-    assert [r.constant.item() for r in question.open] == [-least - 1e-3]
-    assert subject.regions == 1
-    assert float(root_bounds(here, subject)) == pytest.approx(float(question.bounds[1]), abs=1e-5)
+    for parts in ([region(box, -row, 1e3), region(box, row, -least - 1e-3)], [region(box, row, -least - 1e-3)]):
+        question = Question(lambda parts=parts: parts)  # type: ignore[misc]
+        settle_where_it_matters(here, question, here.enclosure(box))
+        assert [part.constant.item() for part in question.open] == [-least - 1e-3]
+    assert len(asked) == 2 and asked[0] == asked[1] and any(asked[0])
 
 
-def test_rounds_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_take_too_long_are_left_out() -> None:
     network, box, row, least = exact("conv", 3)
-    rounds: list[int] = []
-    monkeypatch.setattr(roots, "settle_layers", lambda *_, only, **more: rounds.append(int(only.sum())))
-    here = engine(network, matter_time=0.0)
-    question = Question(lambda: [region(box, row, -least - 1e-3)])
-    settle_where_it_matters(Engine(here.model, here.options, Clock(60.0)), question, here.enclosure(box))
-    assert not rounds
+    given = engine(network, matter_time=0.0)
+    here = Engine(given.model, given.options, Clock(60.0))
+    before, question = here.enclosure(box), Question(lambda: [region(box, row, -least - 1e-3)])
+    after = settle_where_it_matters(here, question, before)
+    for k in range(len(network.layers)):
+        assert all(torch.equal(a, b) for a, b in zip(before.layer(k), after.layer(k), strict=True))
+    assert settle_the_rest(here, box, after) is after
+    in_time = Engine(given.model, engine(network).options, Clock(60.0))
+    assert settle_the_rest(in_time, box, after) is not after
 
 
 def test_small_networks_are_bounded_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

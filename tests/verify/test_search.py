@@ -338,9 +338,9 @@ def test_equal_boxes_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = stages.settle_layers
 
-    def settle(enclosure: Enclosure, *others: Any, **more: Any) -> None:
+    def settle(enclosure: Enclosure, *others: Any, **more: Any) -> bool:
         bounded.append(float(enclosure.upper[0].max()))
-        whole(enclosure, *others, **more)
+        return whole(enclosure, *others, **more)
 
     monkeypatch.setattr(stages, "settle_layers", settle)
     lower = np.where(box.lower == 0, -0.0, box.lower)

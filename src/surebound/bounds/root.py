@@ -37,6 +37,7 @@ from surebound.network.transposed import ConvTranspose
 
 CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
 PASS_ROWS = 256  # rows of a float32 pass over the network: few enough for the cache
+PASSES = 3  # for a neuron whose sign is open, at most: FastLin's, and two of CROWN
 PASS_PRODUCTS = 2**32  # multiply-adds of a float32 pass, or four times those of a float64 one: a fraction of a second
 
 
@@ -185,20 +186,22 @@ def settle_layers(
     *,
     known: Enclosure | None = None,
     only: Tensor | None = None,
+    budget: float = torch.inf,
     most: int = PASS_PRODUCTS,
-) -> None:
+) -> bool:
     """Bound every layer over one box, tightening the enclosure in place: FastLin for neurons whose sign intervals leave
     open, CROWN where that does not settle it, in rigorous float32 passes (`surebound.bounds.centred`).
 
     `known` is an enclosure of the same box, whose bounds are built upon. `only` says which neurons are to be bounded,
     of all layers one after the other; the others keep their intervals. # (neurons,) bool
-    `most` is how many multiply-adds a pass may have, here and below.
+    From the first layer on that would take more multiply-adds than `budget`, all that came before it included, layers
+    are not bounded; whether there was none. `most` is how many multiply-adds a pass may have, here and below.
     """
     if not (float32_is_kept() and enclosure.network.piecewise_linear):
         if witness is NOBODY and only is None:
             tighten_layers(enclosure, LayerBounding(ascent=None), check, most=most)
         enclosure.extend(len(enclosure.network.nodes) - 1)
-        return
+        return True
     network = enclosure.network
     centred = Centred(enclosure, check)
     widest = max(size(node.shape) for node in network.nodes)
@@ -211,10 +214,13 @@ def settle_layers(
         if known is not None:
             enclosure.tighten(node, known.lower[node], known.upper[node])
         centred.extend(node)
-        if interval_is_exact(network, node, enclosure.balls):
-            continue
         low, high = (t[0].clone() for t in enclosure.layer(k))
         asked = torch.ones_like(low, dtype=torch.bool) if only is None else only[where]
+        if interval_is_exact(network, node, enclosure.balls):
+            continue
+        budget -= PASSES * products(network, node) * int(((low < 0) & (high > 0) & asked).sum())
+        if budget < 0:
+            continue
         for lines in ("fastlin", "crown") if k else ("fastlin",):
             bounds = centred.parallel if lines == "fastlin" else centred.crossing
             open_ = torch.nonzero((low < 0) & (high > 0) & asked).flatten()
@@ -224,6 +230,7 @@ def settle_layers(
                 high[index] = torch.minimum(high[index], upper)
         enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
     enclosure.extend(len(network.nodes) - 1)
+    return budget >= 0
 
 
 def fold_network(

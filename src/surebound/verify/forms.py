@@ -37,6 +37,8 @@ class Costs:
     input: float = 150.0  # of the folded form
     graph_neuron: float = 1200.0  # of the graph form, whose passes are not in place
     root_passes: float = 15.0  # backwards, of a neuron whose sign is open: FastLin, CROWN and an ascent
+    folding: float = 12.0  # passes, of a neuron whose sign is open: in float64, and those of an ascent
+    too_many: float = 4.0  # times as many signs are open by intervals, in large networks, as after bounding layers
     symbol_neuron: float = 20.0  # for each symbol of a zonotope: its slope, and its share of the spread
     parts: int = 64  # of a box, which a bisection may bound before it has to compare with bounding layers backwards
 

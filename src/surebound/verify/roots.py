@@ -2,12 +2,11 @@
 
 Bounding every neuron whose sign is open takes minutes on a network of a hundred thousand ReLUs, and hardly any of them
 matters: on one that was trained with interval bounds, some two hundred neurons of the last layer cost a property four
-fifths of its bound. So large networks begin with intervals for all layers. Of these, α-CROWN has the dual of the
+fifths of its bound. So large networks begin with intervals for most layers. Over these, α-CROWN has the dual of the
 property and with it the cost of every relaxation, b̄ ⊙ [λ̄]₊ (eq. 7), in a second. The few neurons that cost most
 are then bounded backwards, and the property again.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -16,8 +15,9 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Bounded
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.root import settle_layers
+from surebound.bounds.root import PASSES, settle_layers
 from surebound.bounds.witness import on_grid
+from surebound.problem import Domain
 from surebound.verify.cascade import Question
 from surebound.verify.engine import Engine
 from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs
@@ -39,44 +39,53 @@ def _bounded(engine: Engine, subject: Subject, recording: Recording | None = Non
     return recording.roots(subject, found, subject.sound_bounds(nodes, found)), bounded
 
 
-def is_large(engine: Engine, enclosure: Enclosure, costs: Costs = Costs()) -> bool:
-    """Whether bounding all of a network's layers backwards is expected to take longer than a search may."""
-    return seconds_backwards(enclosure, costs) > engine.options.strategy.patience
+def settle_where_it_matters(engine: Engine, question: Question, enclosure: Enclosure) -> Enclosure:
+    """Bound the regions over the layers of an enclosure as they are, then over some that are tighter where it matters.
 
-
-def seconds_backwards(enclosure: Enclosure, costs: Costs = Costs()) -> float:
-    """What bounding all layers backwards, and folding the network, is expected to take."""
-    return costs.backwards(enclosure.network, _open(enclosure)) / PRODUCTS_PER_SECOND
-
-
-def settle_where_it_matters(engine: Engine, question: Question, enclosure: Enclosure) -> tuple[Enclosure, Subject]:
-    """Bound the regions over intervals for the layers, `enclosure`, then over layers that are tighter where it matters.
-
-    It ends when all regions are proved, or when the next round would take too much of the time. The last enclosure, and
-    what is open over it.
+    It ends when all regions are proved, or when the next round would take too much of the time. The last enclosure.
     """
     strategy, check = engine.options.strategy, engine.clock.check
-    subject, cost = _learn(engine, question, enclosure)
+    cost = _learn(engine, question, enclosure)
     for share in strategy.matter_shares:
         if question.proved("") is not None:
             break
-        only = matter(cost, share)
-        if _seconds(enclosure, only) > strategy.matter_time * engine.clock.remaining:
-            break
         tighter = engine.enclosure(question.open[0].box)
-        settle_layers(tighter, check, known=enclosure, only=only)
+        whole = settle_layers(tighter, check, known=enclosure, only=matter(cost, share), budget=affordable(engine))
         enclosure = tighter
-        subject, cost = _learn(engine, question, enclosure)
-    return enclosure, subject
+        if not whole:
+            break
+        cost = _learn(engine, question, enclosure)
+    return enclosure
 
 
-def _learn(engine: Engine, question: Question, enclosure: Enclosure) -> tuple[Subject, Tensor]:
-    """Bound the open regions over an enclosure: those that stay open, and what each neuron costs them."""
+def _learn(engine: Engine, question: Question, enclosure: Enclosure) -> Tensor:
+    """Bound the open regions over an enclosure. What each neuron costs those that stay open. # (open, neurons)"""
     form = GraphForm.at(enclosure, engine.network.output)
     subject = Subject(engine.network, form, specify(form, question.open), engine.clock.check)
     sound, bounded = _bounded(engine, subject)
-    stays = question.learn(sound)
-    return subject.only(stays), subject.fast_relaxation.intercept * bounded.lam[stays].clamp_min(0.0)
+    return subject.fast_relaxation.intercept * bounded.lam[question.learn(sound)].clamp_min(0.0)
+
+
+def settle_the_rest(engine: Engine, box: Domain, known: Enclosure, costs: Costs = Costs()) -> Enclosure:
+    """Bound all layers, given what is known of them, or leave them as they are if that would take too long.
+
+    Intervals leave more signs open than there will be once the layers before are bounded.
+    """
+    if PASSES * _passes(known, costs) > costs.too_many * affordable(engine):
+        return known
+    enclosure = engine.enclosure(box)
+    settle_layers(enclosure, engine.clock.check, known=known, budget=affordable(engine))
+    return enclosure
+
+
+def folding(enclosure: Enclosure, costs: Costs = Costs()) -> float:
+    """Multiply-adds that folding a network is expected to take, with α-CROWN for the neurons whose sign is open."""
+    return costs.folding * _passes(enclosure, costs)
+
+
+def _passes(enclosure: Enclosure, costs: Costs) -> float:
+    layers = [enclosure.layer(k) for k in range(len(enclosure.network.layers))]
+    return costs.passes(enclosure.network, [int(((low < 0) & (high > 0)).sum()) for low, high in layers])
 
 
 def matter(cost: Tensor, share: float) -> Tensor:
@@ -93,13 +102,6 @@ def matter(cost: Tensor, share: float) -> Tensor:
     return torch.zeros_like(cost, dtype=torch.bool).scatter_(1, order, needed).any(0)
 
 
-def _seconds(enclosure: Enclosure, only: Tensor, costs: Costs = Costs()) -> float:
-    """Of bounding some neurons: a pass of FastLin, two of CROWN."""
-    network = enclosure.network
-    counts = [int(part.sum()) for part in only.split(list(network.widths))]
-    return 3 * costs.passes(network, counts) / PRODUCTS_PER_SECOND
-
-
-def _open(enclosure: Enclosure) -> Sequence[int]:
-    layers = [enclosure.layer(k) for k in range(len(enclosure.network.layers))]
-    return [int(((low < 0) & (high > 0)).sum()) for low, high in layers]
+def affordable(engine: Engine) -> float:
+    """Multiply-adds that bounding layers may take of the remaining time."""
+    return engine.options.strategy.matter_time * engine.clock.remaining * PRODUCTS_PER_SECOND

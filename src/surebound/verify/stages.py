@@ -22,7 +22,7 @@ from surebound.problem import Region
 from surebound.verify.cascade import Question, Settled, Stage
 from surebound.verify.engine import Engine
 from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs, cheapest, forwards
-from surebound.verify.roots import is_large, root_bounds, seconds_backwards, settle_where_it_matters
+from surebound.verify.roots import affordable, folding, root_bounds, settle_the_rest, settle_where_it_matters
 from surebound.verify.rows import Rows
 from surebound.verify.search import Outcome, search_inputs, search_neurons, search_points
 from surebound.verify.spaces.layers import refine
@@ -121,17 +121,23 @@ class Layers:
     def _bound(self, question: Question) -> None:
         engine, strategy, check = self.engine, self.engine.options.strategy, self.engine.clock.check
         network, box = engine.network, question.open[0].box
-        first, witness, known = engine.enclosure(box), question.record or NOBODY, None
-        if question.record is None and is_large(engine, intervals := engine.enclosure(box)):
-            known, question.subject = settle_where_it_matters(engine, question, intervals)
-            proved = question.proved(self.name) is not None
-            if proved or seconds_backwards(known) > strategy.matter_time * engine.clock.remaining:
+        first, witness, soon = engine.enclosure(box), question.record or NOBODY, torch.inf
+        if question.record is None:
+            soon = strategy.patience * PRODUCTS_PER_SECOND
+        small = whole = settle_layers(first, check, witness, budget=soon)
+        if not small:
+            known = settle_where_it_matters(engine, question, first)
+            if question.proved(self.name) is not None:
                 return
-        settle_layers(first, check, witness, known=known)
+            first = settle_the_rest(engine, box, known)
+            whole = first is not known
         form: Form = GraphForm.at(first, network.output)
         subject = Subject(network, form, specify(form, question.open), check)
         stays = question.learn(root_bounds(engine, subject, question.recording))
         if not bool(stays.any()):
+            return
+        if not small and (not whole or folding(first) > affordable(engine)):
+            question.subject = subject.only(stays)
             return
         memory = engine.options.memory or available() // 6
         limit = min(strategy.folded_limit, memory // 8)  # numbers in float64

@@ -1,10 +1,11 @@
 """Where the seconds of `surebound verify` go, now and at an earlier revision.
 
     python benchmarks/phases.py --rounds 2
+    python benchmarks/phases.py --only acasxu --rounds 1 --out benchmarks/results/acasxu.md     # all of one kind
 
-Both revisions verify the same five instances of different kinds, a process each, in turns, and the fastest of each
-one's rounds counts. Start-up is what passes before the work begins: the interpreter, imports, and loading, which also
-has a column of its own. All columns from start-up on but loading add up to the wall time.
+Both revisions verify the same instances, five of different kinds or those chosen, a process each, in turns, and the
+fastest of each one's rounds counts. Start-up is what passes before the work begins: the interpreter, imports and
+loading. All columns from start-up on add up to the wall time.
 
 Report: benchmarks/results/profile.md.
 """
@@ -29,7 +30,7 @@ from common import (
     write_report,
 )
 from revisions import HERE, last_release, source_of, this_commit
-from vnncomp import run_instance
+from vnncomp import DECIDED, run_instance
 
 PICKS = (
     "cifar_base_kw-img2908",
@@ -55,7 +56,7 @@ class Profile:
 def main() -> int:
     args = _arguments()
     try:
-        instances = [pick(read_instances(args.vnncomp), text) for text in PICKS[: args.limit]]
+        instances = chosen(read_instances(args.vnncomp), args.only)[: args.limit]
         revision = args.before or last_release()
         where = machine(args.threads)
         with source_of(revision) as source:
@@ -67,6 +68,16 @@ def main() -> int:
     print("\n" + text)
     write_report(args.out, text)
     return int(any(record["wrong"] or record["crash"] for found in runs.values() for record in found))
+
+
+def chosen(instances: Sequence[Instance], only: str | None) -> list[Instance]:
+    """One instance of every kind or, with a text, all whose names have it and whose verdict is known."""
+    if only is None:
+        return [pick(instances, text) for text in PICKS]
+    found = [i for i in instances if only in i.name and i.expected in DECIDED]
+    if not found:
+        raise Unavailable(f"no instance with a known verdict has '{only}' in its name")
+    return found
 
 
 def in_turns(
@@ -160,6 +171,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="threads of each process (default 2)")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each instance and revision (default 2)")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each run (default 120)")
+    parser.add_argument("--only", metavar="TEXT", help="all instances whose benchmark/network/property has TEXT")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N of the instances")
     parser.add_argument("--out", type=Path, default=RESULTS / "profile.md", help="the report")
     return parser.parse_args()

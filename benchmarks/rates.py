@@ -4,10 +4,10 @@
 
 Three tables in one run, benchmarks/results/rates.md:
 
-1. Subproblems per second of searches on cifar_base_kw (OVAL's VNN-COMP instances) and on an IBP-R network for
-   CIFAR-10 (--model; trained once into benchmarks/.cache if not given). There, few images at 2/255 need a search: the
-   first test images are taken that an attack breaks within 4/255, but not within 2/255, at nearly the smallest radius
-   at which it does.
+1. Subproblems per second of searches on cifar_base_kw (OVAL's VNN-COMP instances), on ACAS Xu, where they are boxes,
+   and on an IBP-R network for CIFAR-10 (--model; trained once into benchmarks/.cache if not given). There, few images
+   at 2/255 need a search: the first test images are taken that an attack breaks within 4/255, but not within 2/255, at
+   nearly the smallest radius at which it does.
 2. One bounding of the same nodes on the folded and on the graph form, in turns; the fastest round counts.
 3. The folded form's bounding against matrix products (2048 × 2048) that run right beside it for as long: the median of
    the rounds.
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from surebound.problem import Verdict
 
 BASE = ("cifar_base_kw-img2908", "cifar_base_kw-img4631", "cifar_base_kw-img7086")
+ACAS = ("1_1_batch_2000/prop_2", "1_1_batch_2000/prop_3", "4_4_batch_2000/prop_1", "3_4_batch_2000/prop_1")
 SEARCHES = 5  # of the IBP-R network
 SCANNED = 80  # test images looked at for them
 LOW, HIGH = Fraction(2, 255), Fraction(4, 255)  # between which an attack has to break them
@@ -102,7 +103,11 @@ def main() -> int:
         model = args.model or trained("ibp-r-cifar", threads=args.threads, data=args.data)
         conv = trained("conv-2-255", threads=args.threads, data=args.data)
         instances = read_instances(args.vnncomp)
-        searches = [*base_searches(instances, args.timeout), *own_searches(model, args.data, args.timeout)]
+        searches = [
+            *searches_of(instances, BASE, "upb", args.timeout),
+            *own_searches(model, args.data, args.timeout),
+            *searches_of(instances, ACAS, "input", args.timeout),
+        ]
         measured = all_pairs(_pairs(instances, {"ibp-r-cifar": model, "conv-2-255": conv}, args.data), args.rounds)
     except Unavailable as reason:
         print(reason, file=sys.stderr)
@@ -113,17 +118,18 @@ def main() -> int:
     return int(any(search.wrong for search in searches))
 
 
-def base_searches(instances: Sequence[Instance], timeout: float) -> Iterator[Search]:
-    """VNN-COMP instances on cifar_base_kw."""
+def searches_of(
+    instances: Sequence[Instance], texts: Sequence[str], branching: str, timeout: float
+) -> Iterator[Search]:
+    """Searches of VNN-COMP instances."""
     import surebound
 
-    for text in BASE:
+    for text in texts:
         instance = pick(instances, text)
         model, problem = load_instance(instance)
-        verdict = surebound.verify(model, problem, timeout=timeout, branching="upb")
-        search = Search(
-            network=instance.network, name=instance.spec.split("-")[1], verdict=verdict, expected=instance.expected
-        )
+        verdict = surebound.verify(model, problem, timeout=timeout, branching=branching)
+        name = f"{instance.network} {instance.spec.removeprefix(instance.network + '-').split('-')[0]}"
+        search = Search(network=instance.benchmark, name=name, verdict=verdict, expected=instance.expected)
         if _said(search):
             yield search
 
@@ -212,7 +218,8 @@ def report(searches: Sequence[Search], measured: Sequence[Measured], where: str,
         f"```\n{command_text()}\n```\n",
         "## Subproblems per second\n",
         "The rate is over the seconds of the search: bounding, branching, queue and leaves, without attacks and root "
-        f"bounds. The last column counts all seconds but loading. Timeout {timeout:g} s, branching UPB.\n",
+        f"bounds. The last column counts all seconds but loading. Timeout {timeout:g} s, branching UPB; on ACAS Xu, "
+        "whose subproblems are boxes, the inputs are bisected.\n",
         rate_table(searches),
         "## Folded against unfolded\n",
         f"One bounding of the same {nodes} nodes, each split in {SPLITS} neurons, with {ITERATIONS} iterations of "

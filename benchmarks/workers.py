@@ -2,10 +2,11 @@
 
     python benchmarks/workers.py --count 2 --timeout 600
 
-The instances are those with a known verdict that took over 20 s in results/vnncomp.md. Each is verified by threads, by
-workers and by what `--workers auto` chooses, a process each, in turns, and the fastest of each one's rounds counts. A
-ratio is the wall time with threads ÷ that with workers, start and root bounds included. Where the time ran out on one
-side only, it is at least, or at most, that; where it did on both, the subproblems bounded until then are compared.
+The instances are those that took over 20 s in results/vnncomp.md, with or without a verdict. Each is verified by
+threads, by workers and by what `--workers auto` chooses, a process each, in turns, and the fastest of each one's rounds
+counts. A ratio is the wall time with threads ÷ that with workers, start and root bounds included. Where the time ran
+out on one side only, it is at least, or at most, that; where it did on both, the subproblems bounded until then are
+compared.
 
 Report: benchmarks/results/workers.md.
 """
@@ -51,11 +52,11 @@ def main() -> int:
 
 
 def long_ones(instances: Sequence[Instance], page: Path) -> list[Instance]:
-    """The instances with a known verdict that took long, by the table of a report of vnncomp.py."""
+    """The instances that took long, by the table of a report of vnncomp.py."""
     if not page.is_file():
         raise Unavailable(f"there is no '{page.name}'; expected the report of benchmarks/vnncomp.py")
     rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in page.read_text().splitlines()]
-    walls = {"/".join(row[:3]): float(row[8]) for row in rows if len(row) == 9 and row[3] in DECIDED}
+    walls = {"/".join(row[:3]): float(row[8]) for row in rows if len(row) == 9 and row[3] in (*DECIDED, "unknown")}
     return [i for i in instances if walls.get(i.name, 0.0) > LONG]
 
 

@@ -94,6 +94,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     _, complaint = process.communicate(timeout=120)
     seen["interrupted"] = process.returncode, complaint
     seen["after interrupt"] = count_rows(store)
+    seen["trained"] = (begun.parent / "model.onnx").exists()  # where the training was quicker than the interrupt
 
     process = start(out, "--resume")
     stdout, stderr = process.communicate(timeout=600)
@@ -125,7 +126,7 @@ def test_a_kill_loses_little_and_nothing_is_done_twice(finished: tuple[Path, dic
     assert len(runs) == len(CELLS)
     for run, rows in runs.values():
         assert [row.image for row in rows] == list(range(10)) == list(run.images)
-    assert seen["stderr"].count("training 8/255 ibp-shi seed 0:") == 1
+    assert seen["stderr"].count("training 8/255 ibp-shi seed 0:") == (0 if seen["trained"] else 1)
     assert "training 2/255 ibp-r seed 0:" not in seen["stderr"]
 
 

@@ -16,7 +16,7 @@ from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
 from surebound.verify.forms import Costs, cheapest, forwards, sharpest_forwards
 from surebound.verify.options import Options
-from surebound.verify.stages import Bisection
+from surebound.verify.searches import Bisection
 from surebound.verify.strategy import Strategy
 
 COSTS = Costs()

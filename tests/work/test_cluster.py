@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,16 @@ from typing import Any
 import pytest
 from classifiers import small_digits, write
 from commands import SUREBOUND, environment
+from proving import problem, prove
 from tasks import Arithmetic
+from verifications import ALONE
 
+from surebound.check import check
 from surebound.cli.main import main
 from surebound.errors import UsageError, WorkerLostError
 from surebound.evaluate.store import Row, Store
+from surebound.verify.dealer import Dealer
+from surebound.verify.pieces import Step
 from surebound.version import __version__
 from surebound.work import Desk, Done, Failed, Said, cluster
 from surebound.work.cluster import Cluster, ClusterPool
@@ -313,3 +319,22 @@ def test_nodes_and_the_driver_are_killed(nodes: Nodes, folder: Path) -> None:
     assert proofs[0] == proofs[1] and len(proofs[0]) == 2 * sum(row.verified for row in expected.values())
     assert 0 <= json.loads((folder / "r.json").read_text())["straggler"] < 1
     assert [found[image].seconds for image in before] == [row.seconds for row in before.values()]  # none done again
+
+
+def test_one_search_whose_nodes_are_killed(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes die while they search: their pieces are dealt again, and the proof is whole."""
+    nodes.join()
+    hear, killed = Dealer.hear, list[int]()
+
+    def hear_and_kill(self: Dealer, event: Any) -> None:
+        if isinstance(event, Said) and isinstance(event.word, Step) and len(killed) < 2:
+            killed.append(event.task.number)
+            nodes.kill_one()
+        hear(self, event)
+
+    monkeypatch.setattr(Dealer, "hear", hear_and_kill)
+    at_once = replace(ALONE, batch=2, alone=0.0, alone_batches=1)  # whatever has to be split is dealt out
+    done = prove(tmp_path, *problem("wide", 0, 1e-2), "mixture", at_once, cluster=nodes.address, timeout=300.0)
+    assert (done.verdict.status, done.verdict.searched_by) == ("unsat", "a cluster")
+    assert killed
+    assert check(*done.files).valid

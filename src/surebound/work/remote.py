@@ -3,8 +3,8 @@
 import os
 import pickle
 import threading
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any, final
 
@@ -21,8 +21,9 @@ _performers: dict[str, Performer[Any, Any]] = {}  # of this process: one, by the
 def perform(key: str, setup: list[Any], number: int, task: bytes, version: str, threads: int) -> Iterator[News[Any]]:
     """Do a task, and yield what there is to tell about it.
 
-    The task runs beside this thread, which looks whether it is to stop. `setup` is a list with the reference to the
-    pickled setup in it, lest Ray fetches it for every task.
+    The task runs beside this thread, which looks whether it is to stop, and always in the same one: glibc gives each
+    new thread memory that has to be mapped anew. `setup` is a list with the reference to the pickled setup in it, lest
+    Ray fetches it for every task.
     """
     if version != __version__:
         raise UsageError(f"a node of the cluster has surebound {__version__}; expected {version}, as here")
@@ -33,7 +34,7 @@ def perform(key: str, setup: list[Any], number: int, task: bytes, version: str, 
         _performers[key] = Performer(lambda: _fetch(setup[0])())
     call = _Call(key, number)
     yield Began(number)
-    threading.Thread(target=call.perform, args=(_performers[key], task), daemon=True).start()
+    _jobs().put(partial(call.perform, _performers[key], task))
     while True:
         try:
             news = call.news.get(timeout=_TICK)
@@ -43,6 +44,19 @@ def perform(key: str, setup: list[Any], number: int, task: bytes, version: str, 
         yield news
         if not isinstance(news, Word):
             return
+
+
+@cache
+def _jobs() -> SimpleQueue[Callable[[], None]]:
+    """What the one thread of this process that performs tasks is to do next."""
+    jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            jobs.get()()
+
+    threading.Thread(target=work, daemon=True).start()
+    return jobs
 
 
 def wish(key: str, number: int) -> bytes:

@@ -628,8 +628,14 @@ def test_files_that_are_not_networks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda m: m.graph.input.append(helper.make_tensor_value_info("z", 1, [1])), "2 inputs"),
-        (lambda m: m.graph.output.append(helper.make_tensor_value_info("b", 1, [1, 8])), "2 outputs"),
+        (lambda m: m.graph.input.pop(), "0 inputs"),
+        (
+            lambda m: m.graph.input.extend([helper.make_tensor_value_info(f"z{i}", 1, [1]) for i in range(1024)]),
+            "1,025",
+        ),
+        (lambda m: m.graph.input.append(helper.make_tensor_value_info("z", 7, [1])), "'z'.*floating point"),
+        (lambda m: m.graph.input.append(helper.make_tensor_value_info("z", 1, [2**24])), "in all"),
+        (lambda m: m.graph.output.append(helper.make_tensor_value_info("q", 1, [1, 8])), "computes the output 'q'"),
         (lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.INT64), "floating point"),
         (lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING), "floating point"),
         (lambda m: m.graph.input[0].type.tensor_type.ClearField("shape"), "no shape"),

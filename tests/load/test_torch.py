@@ -275,8 +275,8 @@ def test_what_is_not_supported_is_named(module: nn.Module, complaint: str) -> No
     [
         (Reads(), "2 inputs"),
         (Function(lambda x: -x if x.sum() > 0 else x), "traced"),
-        (Function(lambda x: (x, x)), "no single tensor"),
-        (Function(lambda x: 3.0), "no single tensor"),
+        (Function(lambda x: (x, 3.0)), "no tensors"),
+        (Function(lambda x: 3.0), "no tensors"),
         (nn.Sequential(nn.Linear(3, 2)), r"\(Linear\).*cannot multiply"),
         (nn.Sequential(nn.Flatten(), nn.Conv2d(1, 1, 1)), "Conv2d"),
         (Function(lambda x: x.reshape(-1, 7)), "reshape"),

@@ -168,7 +168,7 @@ def _agree(network: Network, module: nn.Module, shape: tuple[int, ...]) -> None:
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize(("module", "shape"), MODULE_CASES, ids=[str(m) for m, _ in MODULE_CASES])
 def test_modules(module: nn.Module, shape: tuple[int, ...]) -> None:
-    _agree(load_torch(nn.Sequential(module), shape), module, shape)
+    _agree(load_torch(module, shape), module, shape)
 
 
 def test_every_supported_module_is_tested_here() -> None:

@@ -54,7 +54,7 @@ def _read(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
     frozen = copy.deepcopy(module).cpu().eval()
     name = type(module).__name__
     try:
-        traced = fx.symbolic_trace(frozen)
+        traced = fx.symbolic_trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)
     except Exception as error:  # forward may raise anything when it meets a proxy
         raise NetworkError(f"module {name} cannot be traced by torch.fx: {error}") from error
     return _Interpreter(traced, shapes, name).read()

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 from onnx_models import X
 
+from surebound.network import ACTIVATIONS
+
 _RNG = np.random.default_rng(1)
 ALL = (7, 9, 11, 13, 18, 21)
 
@@ -204,4 +206,10 @@ CASES: list[tuple[tuple[int, ...], str, tuple[int, ...], list[Any], dict[str, An
     ((18, 21), "Resize", _IMAGE, [X, None, np.float32([2, 3])], {"axes": [2, 3]}),
     (ALL[1:], "Where", (1, 4), [np.array([[True, False, True, False]]), X, floats(4)], {}),
     (ALL[1:], "Where", (1, 4), [np.array([[True], [False]]), X, X], {}),
+]
+
+# and the rows of the table of activations that are operations by themselves
+_KNOWN = {case[1] for case in CASES}
+CASES += [
+    ((13, 18, 21), row.onnx, (1, 9), [X], {}) for row in ACTIVATIONS.values() if row.onnx and row.onnx not in _KNOWN
 ]

@@ -14,10 +14,12 @@ from onnx import TensorProto, helper
 from onnx_models import X, run, save, save_op
 from operations import CASES, floats, integers
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from surebound.bounds import BOUNDS
 from surebound.load.onnx import load_model, load_onnx
 from surebound.load.torch import load_torch
+from surebound.network import ACTIVATIONS
 from surebound.network.activation import Activation
 from surebound.network.graph import Network
 
@@ -175,6 +177,10 @@ class _Of(nn.Module):
         return self.f(x)
 
 
+def _function(name: str) -> Any:
+    return getattr(torch, name, None) or getattr(F, name)
+
+
 _TURNED = nn.ConvTranspose2d(2, 3, (3, 2), stride=2, padding=(1, 0), output_padding=(1, 0))
 _WEIGHTS = [parameter.detach().numpy() for parameter in _TURNED.parameters()]
 _MASK, _OTHER = torch.tensor([True, False, True, False]), torch.from_numpy(floats(4))
@@ -182,20 +188,21 @@ _IMAGE = (1, 2, 4, 3)
 _EMPTY = np.zeros(0, dtype=np.float32)
 _TWICE = [X, _EMPTY, np.float32([1, 1, 2, 2])]
 PAIRS: dict[str, tuple[nn.Module, str, tuple[int, ...], list[Any], dict[str, Any]]] = {
+    **{
+        row.name: (_Of(_function(row.function)), row.onnx, (1, 9), [X], {})
+        for row in ACTIVATIONS.values()
+        if row.function and row.onnx
+    },
     "relu": (nn.ReLU(), "Relu", (1, 9), [X], {}),
     "leaky relu": (nn.LeakyReLU(0.25), "LeakyRelu", (1, 9), [X], {"alpha": 0.25}),
-    "sigmoid": (nn.Sigmoid(), "Sigmoid", (1, 9), [X], {}),
-    "tanh": (nn.Tanh(), "Tanh", (1, 9), [X], {}),
     "softplus": (nn.Softplus(), "Softplus", (1, 9), [X], {}),
     "elu": (nn.ELU(1.5), "Elu", (1, 9), [X], {"alpha": 1.5}),
     "selu": (nn.SELU(), "Selu", (1, 9), [X], {}),
     "celu": (nn.CELU(0.5), "Celu", (1, 9), [X], {"alpha": 0.5}),
     "gelu": (nn.GELU(), "Gelu", (1, 9), [X], {}),
     "gelu by tanh": (nn.GELU("tanh"), "Gelu", (1, 9), [X], {"approximate": "tanh"}),
-    "erf": (_Of(torch.erf), "Erf", (1, 9), [X], {}),
     "square": (_Of(lambda x: x * x), "Mul", (1, 9), [X, X], {}),
     "cube": (_Of(lambda x: x**3), "Pow", (1, 9), [X, np.float32(3)], {}),
-    "sign": (_Of(torch.sign), "Sign", (1, 9), [X], {}),
     "abs": (_Of(torch.abs), "Abs", (1, 9), [X], {}),
     "where": (_Of(lambda x: torch.where(_MASK, x, _OTHER)), "Where", (1, 4), [_MASK.numpy(), X, _OTHER.numpy()], {}),
     "conv transpose": (

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.load.torch import load_torch, replay_module
 from surebound.load.torch_modules import MODULES
+from surebound.network import ACTIVATIONS
 from surebound.network.graph import Network
 
 _IMAGE = (2, 6, 5)
@@ -69,9 +70,7 @@ MODULE_CASES: list[tuple[nn.Module, tuple[int, ...]]] = [
     (nn.ZeroPad1d(2), (2, 5)),
     (nn.ConstantPad2d((1, 0, 2, 1), 0.5), _IMAGE),
     (nn.ConstantPad1d((1, 2), -1.5), (2, 5)),
-    (nn.Sigmoid(), (5,)),
-    (nn.Tanh(), (5,)),
-    (nn.SiLU(), (5,)),
+    *((getattr(nn, row.module)(), (5,)) for row in ACTIVATIONS.values() if row.module),
     (nn.GELU(), (5,)),
     (nn.GELU("tanh"), (5,)),
     (nn.ELU(0.7), (5,)),

@@ -35,7 +35,7 @@ def expect_exact(name: str) -> None:
     said = f"the device '{name}'"
     if name.partition(":")[0] not in _KNOWN:
         raise UsageError(f"{said} is of a kind whose arithmetic is not known to prove; expected cpu, cuda or cuda:N")
-    expect_usable(name, f"{said},")
+    expect_usable(name, said)
     if os.environ.get(_EMULATION, "0") not in ("", "0"):
         raise UsageError(f"{said} emulates float64 ({_EMULATION} is set), and how well is not known; expected its own")
     with plain_convolutions(name):

@@ -9,6 +9,7 @@ are copied, and random numbers come from a generator of the same place. This fin
 become tensors of the CPU, and tensors that become arrays.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 _TO_NUMPY = ("numpy", "__array__", "data_ptr")
 _COPIES = ("copy_", "cpu", "to", "cuda")
+_AS_THEY_ARE = ("_parse_to", "_has_compatible_shallow_copy_type")  # what `nn.Module.to` asks
+_PRODUCT = re.compile(r"conv|matmul|mm|addmm")
 _INDEXES = ("__getitem__", "__setitem__")
 
 
@@ -36,8 +39,10 @@ def nowhere() -> Iterator[str]:
 @contextmanager
 def elsewhere() -> Iterator[str]:
     """A place with a GPU that does not exist; the device to name."""
-    with _Marks():
+    with _Marks() as marks:
         yield "cuda"
+    assert marks.computed  # else a test shows nothing
+    assert not marks.careless
 
 
 def place(tensor: Tensor) -> torch.device:
@@ -54,11 +59,16 @@ def _marked(tensor: Tensor, where: torch.device) -> Tensor:
 class _Marks(TorchFunctionMode):
     """Runs everything on the CPU, and keeps the marks."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.computed = 0  # operations on marked tensors
+        self.careless = 0  # products in float64, which may be a proof's, that cuDNN could have chosen the arithmetic of
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, name = dict(kwargs or {}), _name(func)
-        if func is torch.device:
+        if func is torch.device or name in _AS_THEY_ARE:
             return func(*args, **kwargs)
         if name == "device.__get__":
             return place(args[0])
@@ -75,6 +85,9 @@ class _Marks(TorchFunctionMode):
             here = target or place(args[0])
         else:
             here = self._meeting(name, args, tensors) if target is None else target
+        self.computed += here != CPU
+        if here != CPU and _PRODUCT.match(name) and any(t.dtype == torch.float64 for t in tensors):
+            self.careless += torch.backends.cudnn.enabled
         generator = kwargs.get("generator")
         if generator is not None and generator.device.type != here.type:
             raise RuntimeError(f"{name} on {here} with a generator of {generator.device}")

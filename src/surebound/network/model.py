@@ -33,6 +33,6 @@ class Model:
         """Raise PropertyError unless a property is over such a network."""
         problem.check_fits(inputs=self.network.inputs, outputs=self.network.outputs, ports=self.ports)
 
-    def tensors(self) -> "Model":
-        """The same over torch's tensors."""
-        return replace(self, network=self.network.tensors())
+    def tensors(self, device: str = "cpu") -> "Model":
+        """The same over torch's tensors on a device."""
+        return replace(self, network=self.network.tensors(device))

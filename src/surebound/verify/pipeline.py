@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from surebound.bounds.device import plain_convolutions
 from surebound.errors import UsageError
 from surebound.network.graph import Network
 from surebound.network.model import Model
@@ -30,13 +31,15 @@ def verify(
     A `clock` that started earlier counts what came before, towards the timeout as well.
     """
     clock = Clock(options.timeout, on_progress) if clock is None else clock
+    model = model.tensors(options.device)
     network = model.network
     prop = _expect_scores(model, problem) if isinstance(problem, Robustness) else problem
     model.check_fits(prop)
     if prop.regions:
         options.check_norm(prop.regions[0].box.norm)
     questions = _by_box(prop, network if options.proof else None)
-    outcome = _decide(Engine(model, options, clock), questions)
+    with plain_convolutions(options.device):
+        outcome = _decide(Engine(model, options, clock), questions)
     return Verdict(
         status=_STATUS[outcome.end],
         counterexample=outcome.counterexample,

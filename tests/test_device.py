@@ -325,9 +325,20 @@ def test_float64_that_is_emulated_is_refused(monkeypatch: pytest.MonkeyPatch) ->
             expect_exact(device)
 
 
-def test_products_in_less_than_float64_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def thinly(x: torch.Tensor) -> torch.Tensor:
+    return x.float().double()
+
+
+def flushed(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x.abs() < torch.finfo(x.dtype).tiny, 0.0, x)
+
+
+@pytest.mark.parametrize("changed", [thinly, flushed])
+def test_products_in_less_than_float64_are_refused(
+    changed: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     exactly = torch.Tensor.__matmul__
-    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: exactly(a.float(), b.float()).double())
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: changed(exactly(a, b)))
     with elsewhere() as device, pytest.raises(UsageError, match="in less"):
         expect_exact(device)
 

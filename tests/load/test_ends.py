@@ -183,6 +183,52 @@ def test_both_versions_say_the_same(tmp_path: Path, second: str, first: str, sta
             assert read_property(tmp_path / name).regions[0].holds(verdict.counterexample.x, y.astype(np.float64))
 
 
+def save_random(path: Path, rng: np.random.Generator) -> Path:
+    """Three inputs that are mixed by ReLUs, and two outputs."""
+    inputs: Shapes = {"c": [1, 1], "a": [2], "b": [1, 2, 1]}
+    nodes: list[Any] = [("Reshape", [name, "row"], [f"{name}_row"], {}) for name in inputs]
+    nodes += [("MatMul", [f"{name}_row", f"from_{name}"], [f"{name}_part"], {}) for name in inputs]
+    nodes += [
+        ("Sum", ["a_part", "b_part", "c_part"], ["sum"], {}),
+        ("Relu", ["sum"], ["hidden"], {}),
+        ("MatMul", ["hidden", "to_y"], ["y"], {}),
+        ("Neg", ["c_row"], ["turned"], {}),
+        ("MatMul", ["hidden", "to_z"], ["z_part"], {}),
+        ("Add", ["z_part", "turned"], ["z"], {}),
+    ]
+    shapes = {"from_a": (2, 6), "from_b": (2, 6), "from_c": (1, 6), "to_y": (6, 2), "to_z": (6, 1)}
+    weights = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    path = save_graph(path, nodes, inputs, {"z": [1, 1], "y": [1, 2]}, **weights)
+    model = onnx.load(path)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, -1]), "row"))
+    onnx.save(model, path)
+    return path
+
+
+def test_no_verdict_contradicts_onnxruntime(tmp_path: Path, rng: np.random.Generator) -> None:
+    """The least value of a row over both outputs and an input, among many points that onnxruntime is given by name."""
+    pytest.importorskip("vnnlib")
+    for number in range(10):
+        path, prop = save_random(tmp_path / f"{number}.onnx", rng), tmp_path / f"{number}.vnnlib"
+        points = rng.uniform(-1, 1, size=(400, 5)).astype(np.float32)
+        row = rng.normal(size=4).astype(np.float32).astype(float)
+        session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        values = []
+        for x in points:
+            y, z = session.run(["y", "z"], {"a": x[1:3], "b": x[3:].reshape(1, 2, 1), "c": x[:1, None]})
+            values.append(row @ [z[0, 0], *y[0], x[4]])
+        terms = " ".join(f"(* {c:.9f} {v})" for c, v in zip(row, ("Z[0,0]", "Y[0,0]", "Y[0,1]", "B[1]"), strict=True))
+        names = ("C", "A[0]", "A[1]", "B[0]", "B[1]")
+        text = "(vnnlib-version <2.0>)\n(declare-network N (declare-input C float32 [])(declare-input A float32 [2])"
+        text += "(declare-input B float32 [2])(declare-output Z float32 [1,1])(declare-output Y float32 [1,2]))\n"
+        text += "".join(f"(assert (<= {name} 1.0))(assert (>= {name} -1.0))" for name in names)
+        statuses = []
+        for threshold in (min(values) + 0.01, min(values) - 30.0):
+            prop.write_text(text + f"(assert (<= (+ {terms}) {threshold:.6f}))")
+            statuses.append(surebound.verify(path, prop, timeout=60).status)  # type: ignore[operator]
+        assert statuses == ["sat", "unsat"], number
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

@@ -244,6 +244,7 @@ class Reads(nn.Module):
     [
         (nn.Sequential(nn.Linear(4, 4), nn.Mish()), r"node '_1' \(Mish\).*ReLU"),
         (nn.Sequential(nn.Softplus(threshold=2)), "threshold"),
+        (nn.Sequential(nn.Softplus(beta=1e-3)), "threshold"),  # where log(1 + e^20) - 20 is divided by beta
         (nn.Sequential(nn.Conv2d(1, 1, 1, padding_mode="reflect", padding=0)), "reflect"),
         (nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False)), "statistics"),
         (nn.Sequential(nn.MaxPool1d(2, return_indices=True)), "indices"),

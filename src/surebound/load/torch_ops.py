@@ -8,6 +8,7 @@ float32 module, and what an ONNX export of it stores.
 """
 
 from collections.abc import Callable, Sequence
+from math import log
 from typing import Any
 
 import numpy as np
@@ -150,11 +151,12 @@ def celu(a: Algebra, input: Data, alpha: float = 1.0, inplace: bool = False) -> 
 
 
 def softplus(a: Algebra, input: Data, beta: float = 1.0, threshold: float = 20.0) -> Data:
-    """Without the threshold, above which torch takes x itself, if that is off by less than float32 shows."""
+    """Without the threshold, above which torch takes x itself, if that is off by at most e⁻¹⁵: by log(1 + e⁻ᵗ) / β."""
     factor = float(np.float32(beta))
-    if not factor > 0 or threshold < 15:
+    if not factor > 0 or threshold + min(log(factor), 0.0) < 15:
         raise UnsupportedOpError(
-            f"a softplus with beta {beta:g} and threshold {threshold:g} is not supported; expected > 0 and >= 15"
+            f"a softplus with beta {beta:g} and threshold {threshold:g} is not supported;"
+            " expected beta > 0 and threshold >= 15, less log(beta) where that is below 0"
         )
     inner = a.scale(input, np.asarray(factor))
     return a.scale(a.apply(inner, SOFTPLUS), np.asarray(1.0 / factor), exact=factor == 1.0)

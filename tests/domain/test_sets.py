@@ -57,7 +57,7 @@ def test_a_radius_that_is_no_number_of_use_is_refused(radius: object) -> None:
         lambda: Robustness(np.array([0.5]), 0, radius, norm=2).domain(),  # type: ignore[arg-type]
         lambda: Robustness(np.array([0.5]), 0, radius).domain(),  # type: ignore[arg-type]
     ):
-        with pytest.raises(UsageError, match="must be a number such as 0.1 or 2/255"):
+        with pytest.raises(UsageError, match=r"must be a number such as 0\.1 or 2/255"):
             make()
 
 

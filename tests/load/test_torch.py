@@ -113,6 +113,7 @@ FUNCTION_CASES: dict[str, tuple[Callable[[Tensor], Any], tuple[int, ...]]] = {
     "maximum": (lambda x: torch.maximum(x, _C) - torch.minimum(x, -x) + torch.max(x, 2 * x), (5,)),
     "extremes": (lambda x: x.amax(dim=1) - torch.amin(x, (1, 2), keepdim=False).unsqueeze(1), (3, 4)),
     "curves": (lambda x: torch.sigmoid(x) + x.tanh() - F.silu(x) + F.gelu(x) + F.elu(x) + torch.erf(x), (5,)),
+    "a sign of zeros": (lambda x: torch.sign(F.relu(x)), (5,)),
     "more curves": (lambda x: F.softplus(x) - F.gelu(x, approximate="tanh") + F.selu(x) + F.celu(x, 2.0), (5,)),
     "swish": (lambda x: x * torch.sigmoid(x) + x * torch.sigmoid(1.7 * x), (5,)),
     "powers": (lambda x: x * x - x**2 + x.pow(3) * 0.5 + torch.pow(x, 2), (5,)),

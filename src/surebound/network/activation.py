@@ -79,13 +79,17 @@ class Activation:
     degree: int = 1  # as for this
     cuts: tuple[float, ...] = ()  # where to split first: kinks and jumps
     jumps: bool = False  # whether it does, so that smaller boxes alone do not make its lines closer
+    between: tuple[tuple[float, float], ...] = ()  # where it jumps to a value between those of its pieces: (x, f(x))
     onnx: str = ""  # the ONNX operation that is this function, if it has no attributes,
     function: str = ""  # the function of torch's,
     module: str = ""  # and the module of torch.nn; files that have these are read as this row
 
     def value(self, x: Tensor) -> Tensor:
         """f(x), in the precision of x."""
-        return self._piecewise(x, lambda piece: piece.value)
+        y = self._piecewise(x, lambda piece: piece.value)
+        for point, value in self.between:
+            y = library(x).where(x == point, value, y)
+        return y
 
     def slope(self, x: Tensor) -> Tensor:
         """f'(x); at a kink, that of the right."""

@@ -48,7 +48,7 @@ def settled_in_turns(network: Network, lower: Tensor, upper: Tensor) -> Enclosur
 
 def pushed(network: Network, lower: Tensor, upper: Tensor, most: int | None = None) -> Enclosure:
     enclosure = Enclosure(network, lower, upper)
-    Forward(network, torch.float32, most).tighten(enclosure)
+    Forward(network, "float32", most).tighten(enclosure)
     return enclosure
 
 

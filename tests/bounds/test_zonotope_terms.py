@@ -26,7 +26,7 @@ def ends(low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("radius", [HALF, 1e-40, 1e-50])
 def test_the_radius_of_an_input_is_not_rounded_down(radius: float) -> None:
     """x = c + g ε ± e by itself, also where float32 has flushed g to zero."""
-    z, _ = box_zonotope(*ends(-radius, radius), torch.float32)
+    z, _ = box_zonotope(*ends(-radius, radius), "float32")
     kept = 0 if radius < FLUSHED else Fraction(float(z.generators))
     assert kept + Fraction(float(z.error)) >= Fraction(radius)
 

@@ -197,7 +197,8 @@ class _Work:
             from surebound.verify.first import first_attempt
 
             self.doing = "verifying"
-            verdict = first_attempt(model, problem, self.clock, seed=args.seed)
+            bisect = args.branching in ("auto", "input")
+            verdict = first_attempt(model, problem, self.clock, seed=args.seed, bisect=bisect)
             if verdict is not None:
                 return verdict
         self.doing = "importing torch"

@@ -67,7 +67,7 @@ def _map_floats(op: OpT, f: Any) -> OpT:
     return replace(op, **changed) if changed else op
 
 
-def cast(op: OpT, dtype: "torch.dtype") -> OpT:
+def cast(op: OpT, dtype: "torch.dtype | arrays.Precision") -> OpT:
     """The op with its weights in another precision."""
     return _map_floats(op, lambda t: arrays.retyped(t, dtype))
 

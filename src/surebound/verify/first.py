@@ -1,7 +1,8 @@
 """The first attempt at a property, on NumPy arrays: what it settles is settled before torch could be imported.
 
 It is the beginning of the cascade (`surebound.verify.stages`) in small: a few points for a counterexample, then
-intervals, FastLin and CROWN for a proof. The arithmetic is the cascade's own, over arrays instead of tensors.
+intervals, FastLin and CROWN for a proof, and where few inputs vary, the search that bisects the box, for a moment. The
+arithmetic and the search are the cascade's own, over arrays instead of tensors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,11 @@ from surebound.network.model import Model
 from surebound.problem import Counterexample, Property, Region, Status, Verdict, stack_rows
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
+from surebound.verify.points import Look
+from surebound.verify.queue import Queue
+from surebound.verify.spaces.inputs import InputSpace
+from surebound.verify.strategy import Strategy
+from surebound.verify.tree import Tree
 
 PRODUCTS = 2**26
 """Multiply-adds of a pass for all regions, beyond which torch is faster, its import included."""
@@ -27,24 +33,31 @@ ELEMENTS = 2**24
 STEPS = (1.0, 1.0, 0.5, 0.5, 0.25, 0.25)
 """Half widths of the box that a point moves along the sign of its gradient, one after the other."""
 LINES: tuple[Lines, ...] = ("interval", "fastlin", "crown")
+INPUTS = 6
+"""That vary, up to which the box is bisected."""
+SECONDS = 0.3
+"""That bisecting may take: as long as importing torch."""
 
 
-def first_attempt(model: Model, problem: Property, clock: Clock, *, seed: int = 0) -> Verdict | None:
-    """The verdict, if a few points or one backward pass settle it. `model` over NumPy arrays."""
+def first_attempt(
+    model: Model, problem: Property, clock: Clock, *, seed: int = 0, bisect: bool = True
+) -> Verdict | None:
+    """The verdict, if a few points, one backward pass or a short search settle it. `model` over NumPy arrays."""
     problem.check_fits(inputs=model.network.inputs, outputs=model.network.outputs)
     regions = [region for region in problem.regions if not region.box.empty]
     if not regions or regions[0].box.norm != "inf" or not _small(model.network, regions):
         return None
     try:
-        with np.errstate(all="ignore"), clock.phase("attack"):  # NaN and infinity prove nothing
-            found = _counterexample(model, regions, clock)
-        if found is not None:
-            return _verdict("sat", clock, seed, counterexample=found)
-        with np.errstate(all="ignore"):
-            proved = all(_proved(model.network, group, clock) for group in _by_box(regions))
+        with np.errstate(all="ignore"):  # NaN and infinity prove nothing
+            with clock.phase("attack"):
+                found = _counterexample(model, regions, clock)
+            if found is not None:
+                return _verdict("sat", clock, seed, counterexample=found)
+            if all(_proved(model.network, group, clock) for group in _by_box(regions)):
+                return _verdict("unsat", clock, seed, subproblems=len(regions))
+            return _bisected(model, regions, clock, seed) if bisect and _few_inputs(model.network, regions) else None
     except OutOfTime:
         return None
-    return _verdict("unsat", clock, seed, subproblems=len(regions)) if proved else None
 
 
 def _small(network: Network, regions: Sequence[Region]) -> bool:
@@ -94,3 +107,26 @@ def _proved(network: Network, regions: Sequence[Region], clock: Clock) -> bool:
         if (best > 0).all():
             return True
     return False
+
+
+def _few_inputs(network: Network, regions: Sequence[Region]) -> bool:
+    """Whether boxes are worth bisecting: few inputs vary, and one box alone takes no time."""
+    varying = max(int((region.box.upper > region.box.lower).sum()) for region in regions)
+    symbols = varying + sum(network.widths)
+    rows = all(len(region.constant) for region in regions)
+    return rows and 0 < varying <= INPUTS and symbols * products(network, network.output) <= PRODUCTS
+
+
+def _bisected(model: Model, regions: Sequence[Region], clock: Clock, seed: int) -> Verdict | None:
+    """What the search that bisects boxes finds out in a moment."""
+    look = Look(model.network, regions, Confirm(model.network, model.replay), clock.check)
+    space, queue = InputSpace(model.network, regions, Strategy(), clock), Queue(2**28)
+    tree = Tree(space, queue, clock, look)
+    try:
+        tree.grow(lambda tree: "slow" if tree.seconds > SECONDS else None)
+    finally:
+        queue.close()
+    more: dict[str, Any] = {"subproblems": tree.subproblems, "branching": "input"}
+    if tree.found is not None:
+        return _verdict("sat", clock, seed, counterexample=tree.found, **more)
+    return _verdict("unsat", clock, seed, **more) if tree.proved else None

@@ -72,6 +72,11 @@ def is_array(x: object) -> bool:
     return isinstance(x, np.ndarray) or ("torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor))
 
 
+def is_float(x: "Tensor") -> bool:
+    """Whether its numbers are of a floating-point type."""
+    return x.dtype.kind == "f" if isinstance(x, np.ndarray) else x.is_floating_point()
+
+
 def library(x: object) -> Library:
     """numpy or torch, whichever x belongs to."""
     return cast(Library, np if isinstance(x, np.ndarray) else sys.modules["torch"])

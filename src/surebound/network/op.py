@@ -63,7 +63,7 @@ def held(op: Affine) -> "dict[str, Tensor]":
 
 
 def _map_floats(op: OpT, f: Any) -> OpT:
-    changed = {name: f(value) for name, value in held(op).items() if "float" in str(value.dtype)}
+    changed = {name: f(value) for name, value in held(op).items() if arrays.is_float(value)}
     return replace(op, **changed) if changed else op
 
 

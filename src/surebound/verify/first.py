@@ -5,7 +5,7 @@ intervals, FastLin and CROWN for a proof, and where few inputs vary, the search 
 arithmetic and the search are the cascade's own, over arrays instead of tensors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.network.model import Model
 from surebound.problem import Counterexample, Property, Region, Status, Verdict, stack_rows
+from surebound.verify.begun import Begun
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
 from surebound.verify.points import Look
@@ -35,14 +36,25 @@ STEPS = (1.0, 1.0, 0.5, 0.5, 0.25, 0.25)
 LINES: tuple[Lines, ...] = ("interval", "fastlin", "crown")
 INPUTS = 6
 """That vary, up to which the box is bisected."""
-SECONDS = 0.3
-"""That bisecting may take: as long as importing torch."""
+SECONDS = 0.5
+"""That bisecting may take: beyond, torch is worth its import, for more threads than one."""
+SOON = 0.25
+"""Seconds of bisecting after which torch is likely to be needed."""
 
 
 def first_attempt(
-    model: Model, problem: Property, clock: Clock, *, seed: int = 0, bisect: bool = True
-) -> Verdict | None:
-    """The verdict, if a few points, one backward pass or a short search settle it. `model` over NumPy arrays."""
+    model: Model,
+    problem: Property,
+    clock: Clock,
+    *,
+    seed: int = 0,
+    bisect: bool = True,
+    slow: Callable[[], None] = lambda: None,
+) -> Verdict | Begun | None:
+    """The verdict, if a few points, one backward pass or a short search settle it, else where that search stands.
+
+    `model` over NumPy arrays; `slow` is called if the search takes longer than most.
+    """
     problem.check_fits(inputs=model.network.inputs, outputs=model.network.outputs)
     regions = [region for region in problem.regions if not region.box.empty]
     if not regions or regions[0].box.norm != "inf" or not _small(model.network, regions):
@@ -55,7 +67,8 @@ def first_attempt(
                 return _verdict("sat", clock, seed, counterexample=found)
             if all(_proved(model.network, group, clock) for group in _by_box(regions)):
                 return _verdict("unsat", clock, seed, subproblems=len(regions))
-            return _bisected(model, regions, clock, seed) if bisect and _few_inputs(model.network, regions) else None
+            bisect = bisect and few_inputs(problem) and _quick(model.network, regions)
+            return _bisected(model, regions, clock, seed, slow) if bisect else None
     except OutOfTime:
         return None
 
@@ -109,23 +122,32 @@ def _proved(network: Network, regions: Sequence[Region], clock: Clock) -> bool:
     return False
 
 
-def _few_inputs(network: Network, regions: Sequence[Region]) -> bool:
-    """Whether boxes are worth bisecting: few inputs vary, and one box alone takes no time."""
-    varying = max(int((region.box.upper > region.box.lower).sum()) for region in regions)
-    symbols = varying + sum(network.widths)
-    rows = all(len(region.constant) for region in regions)
-    return rows and 0 < varying <= INPUTS and symbols * products(network, network.output) <= PRODUCTS
+def few_inputs(problem: Property) -> bool:
+    """Whether boxes are worth bisecting, if the network is small."""
+    boxes = [region.box for region in problem.regions]
+    varying = max((int((box.upper > box.lower).sum()) for box in boxes), default=0)
+    return 0 < varying <= INPUTS and all(box.norm == "inf" for box in boxes)
 
 
-def _bisected(model: Model, regions: Sequence[Region], clock: Clock, seed: int) -> Verdict | None:
+def _quick(network: Network, regions: Sequence[Region]) -> bool:
+    """Whether one box takes no time, and every region can be proved of it."""
+    symbols = network.inputs + sum(network.widths)
+    return all(len(r.constant) for r in regions) and symbols * products(network, network.output) <= PRODUCTS
+
+
+def _bisected(
+    model: Model, regions: Sequence[Region], clock: Clock, seed: int, slow: Callable[[], None]
+) -> Verdict | Begun | None:
     """What the search that bisects boxes finds out in a moment."""
     look = Look(model.network, regions, Confirm(model.network, model.replay), clock.check)
     space, queue = InputSpace(model.network, regions, Strategy(), clock), Queue(2**28)
     tree = Tree(space, queue, clock, look)
-    try:
-        tree.grow(lambda tree: "slow" if tree.seconds > SECONDS else None)
-    finally:
-        queue.close()
+    paused = tree.grow(lambda tree: "soon" if tree.seconds > SOON else None)
+    if paused is not None:
+        slow()
+        paused = tree.grow(lambda tree: "slow" if tree.seconds > SECONDS else None)
+    if paused is not None:  # what is undecided is not in the queue
+        return None if tree.undecided else Begun(regions, queue.pop(len(queue)), tree.subproblems)
     more: dict[str, Any] = {"subproblems": tree.subproblems, "branching": "input"}
     if tree.found is not None:
         return _verdict("sat", clock, seed, counterexample=tree.found, **more)

@@ -46,7 +46,8 @@ class Bisection:
         question.branching = "input"
         points = engine.try_points(regions)
         strategy, workers = engine.options.strategy, sharing(engine, regions)
-        limits = replace(engine.limits, record=question.recording, patience=patience, sharing=workers)
+        begun = None if question.begun is None else question.begun.among(regions)
+        limits = replace(engine.limits, record=question.recording, patience=patience, sharing=workers, begun=begun)
         return _ended(
             question, search_inputs(engine.network, regions, strategy, engine.clock, points, limits), self.name
         )

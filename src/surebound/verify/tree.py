@@ -181,9 +181,9 @@ class Tree:
         """A lower bound of all that is not proved; of no use once a counterexample is found."""
         return min(self.frontier, 0.0 if self.undecided else float("inf"))
 
-    def resume(self, nodes: Nodes) -> None:
-        """Begin with nodes that another tree has queued, numbered from 0."""
-        self.begun, self.in_hand = True, float("inf")
+    def resume(self, nodes: Nodes, subproblems: int = 0) -> None:
+        """Begin with nodes that another tree has queued, numbered from 0, after so many subproblems."""
+        self.begun, self.in_hand, self.subproblems = True, float("inf"), subproblems
         self.queue.push(self._numbered(nodes))
 
     def _pick(self) -> Nodes:

@@ -222,14 +222,17 @@ def _gains(moves: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
     # (inputs, boxes, neurons), (boxes, neurons) … -> (boxes, inputs)
     """
     g, below, above = abs(moves), retyped(positive(-low), moves.dtype), retyped(positive(high), moves.dtype)
-    saved = 2 * _intercept(below, above) - _intercept(positive(below - g), above)
-    saved -= _intercept(below, positive(above - g))
-    return double(library(saved).einsum("ibn,bn->bi", saved, retyped(positive(lam), moves.dtype)))
+    left, price, einsum = _intercept(positive(below - g), above), retyped(positive(lam), g.dtype), library(g).einsum
+    left += _intercept(below, positive(above - g))
+    whole = einsum("bn,bn->b", _intercept(below, above), price)
+    return double(2 * whole[:, None] - einsum("ibn,bn->bi", left, price))
 
 
 def _intercept(below: Tensor, above: Tensor) -> Tensor:
     """b̄ on [−below, above]; 0 where a neuron is stable."""
-    return below * above / _at_least(below + above, 1e-30)
+    product, width = below * above, _at_least(below + above, 1e-30)
+    # Of temporary arrays, NumPy would ask the loader whether they are, and wait for a library that is being loaded.
+    return product / width
 
 
 def _at_least(x: Tensor, least: float) -> Tensor:

@@ -30,7 +30,7 @@ from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum
 from surebound.network.model import Model
 from surebound.network.shape import Concat, Pick, Reshape
-from surebound.problem import Box, Property, Region
+from surebound.problem import Box, Property, Region, Verdict
 from surebound.verify.clock import Clock
 from surebound.verify.first import first_attempt
 from surebound.verify.options import Options
@@ -257,7 +257,8 @@ def attempt(case: Case, seed: int) -> int:
             if bool((bound[0] > 0).any()):
                 raise AssertionError("the property is claimed to hold, but an end of the box violates it")
         silent = Model(arrays, lambda x: np.full((len(x), network.outputs), np.nan), case.name)
-        if first_attempt(silent, Property((region,), network.inputs, network.outputs), Clock(None)) is not None:
+        prop = Property((region,), network.inputs, network.outputs)
+        if isinstance(first_attempt(silent, prop, Clock(None), seconds=0.0), Verdict):
             raise AssertionError("the first attempt claims that the property holds")
     return audit.claims
 

@@ -38,8 +38,6 @@ INPUTS = 6
 """That vary, up to which the box is bisected."""
 SECONDS = 0.5
 """That bisecting may take: beyond, torch is worth its import, for more threads than one."""
-SOON = 0.25
-"""Seconds of bisecting after which torch is likely to be needed."""
 
 
 def first_attempt(
@@ -49,11 +47,12 @@ def first_attempt(
     *,
     seed: int = 0,
     bisect: bool = True,
+    seconds: float = SECONDS,
     slow: Callable[[], None] = lambda: None,
 ) -> Verdict | Begun | None:
     """The verdict, if a few points, one backward pass or a short search settle it, else where that search stands.
 
-    `model` over NumPy arrays; `slow` is called if the search takes longer than most.
+    `model` over NumPy arrays. The search may take some seconds; once half of them are over, it is `slow`.
     """
     problem.check_fits(inputs=model.network.inputs, outputs=model.network.outputs)
     regions = [region for region in problem.regions if not region.box.empty]
@@ -68,7 +67,7 @@ def first_attempt(
             if all(_proved(model.network, group, clock) for group in _by_box(regions)):
                 return _verdict("unsat", clock, seed, subproblems=len(regions))
             bisect = bisect and few_inputs(problem) and _quick(model.network, regions)
-            return _bisected(model, regions, clock, seed, slow) if bisect else None
+            return _bisected(model, regions, clock, seed, seconds, slow) if bisect else None
     except OutOfTime:
         return None
 
@@ -136,16 +135,16 @@ def _quick(network: Network, regions: Sequence[Region]) -> bool:
 
 
 def _bisected(
-    model: Model, regions: Sequence[Region], clock: Clock, seed: int, slow: Callable[[], None]
+    model: Model, regions: Sequence[Region], clock: Clock, seed: int, seconds: float, slow: Callable[[], None]
 ) -> Verdict | Begun | None:
-    """What the search that bisects boxes finds out in a moment."""
+    """What the search that bisects boxes finds out in some seconds."""
     look = Look(model.network, regions, Confirm(model.network, model.replay), clock.check)
     space, queue = InputSpace(model.network, regions, Strategy(), clock), Queue(2**28)
     tree = Tree(space, queue, clock, look)
-    paused = tree.grow(lambda tree: "soon" if tree.seconds > SOON else None)
+    paused = tree.grow(lambda tree: "half" if tree.seconds > seconds / 2 else None)
     if paused is not None:
         slow()
-        paused = tree.grow(lambda tree: "slow" if tree.seconds > SECONDS else None)
+        paused = tree.grow(lambda tree: "slow" if tree.seconds > seconds else None)
     if paused is not None:  # what is undecided is not in the queue
         return None if tree.undecided else Begun(regions, queue.pop(len(queue)), tree.subproblems)
     more: dict[str, Any] = {"subproblems": tree.subproblems, "branching": "input"}

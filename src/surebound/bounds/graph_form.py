@@ -14,7 +14,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
 from surebound.bounds.minimum import BallMinimum, BoxMinimum, Minimum
 from surebound.bounds.rounding import DECIMAL, SLACK, TINY, gamma
-from surebound.network.arrays import Lazy, concat, flat, library, repeated, retyped, zeros
+from surebound.network.arrays import Lazy, concat, counting, flat, library, repeated, retyped, zeros
 from surebound.network.graph import Network, dot
 from surebound.network.linear import size
 
@@ -181,4 +181,4 @@ class GraphForm:
 
     @property
     def indices(self) -> tuple[Tensor, ...]:
-        return tuple(library(self.lower).arange(self.network.width(k)) for k in range(self.depth))
+        return tuple(counting(self.lower, self.network.width(k)) for k in range(self.depth))

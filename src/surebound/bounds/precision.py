@@ -1,5 +1,7 @@
 """Whether float32 here means float32: settings of torch and oneDNN allow products in bfloat16 or TF32 instead."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,20 +11,36 @@ from surebound.network.arrays import Lazy
 if TYPE_CHECKING:
     import torch
     import torch.nn.functional as F
+    from torch import Tensor
 else:
     torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
 _CHANNELS = 32
 
 
-def float32_is_kept(numpy: bool = False) -> bool:
-    """Probes products whose result is one of the factors, of torch or of NumPy: in float32 they are exact, in less they
-    are not."""
-    numbers = np.random.default_rng(0).standard_normal((_CHANNELS, _CHANNELS, 3, 3), dtype=np.float32)
-    if numpy:
-        one, other = np.eye(_CHANNELS, dtype=np.float32), numbers[:, :, 0, 0]
-        return np.array_equal(one @ other, other) and np.array_equal(other @ one, other)
-    kernel, unit = torch.from_numpy(numbers), torch.eye(_CHANNELS)
+def float32_is_kept(device: str = "cpu") -> bool:
+    """Whether products on a device are float32."""
+    return is_kept(torch.float32, device)
+
+
+def numpy_keeps_float32() -> bool:
+    """The same of NumPy's."""
+    unit = np.eye(_CHANNELS, dtype=np.float32)
+    drawn = np.random.default_rng(0).standard_normal((_CHANNELS, _CHANNELS), dtype=np.float32)
+    return np.array_equal(unit @ drawn, drawn) and np.array_equal(drawn @ unit, drawn)
+
+
+def is_kept(dtype: torch.dtype, device: str) -> bool:
+    """Whether products on a device are of a type; on another than the processor, of its smallest numbers, too."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    drawn = torch.randn(_CHANNELS, _CHANNELS, 3, 3, generator=generator, dtype=dtype, device="cpu")
+    smallest = drawn * (torch.finfo(dtype).tiny / 8)  # denormal
+    return _exact(drawn.to(device)) and (device == "cpu" or _exact(smallest.to(device)))
+
+
+def _exact(kernel: Tensor) -> bool:
+    """Probes products whose result is one of the factors: in their own type they are exact, in less they are not."""
+    unit = torch.eye(_CHANNELS, dtype=kernel.dtype, device=kernel.device)
     image = F.pad(unit[:, :, None, None], (1, 2, 1, 2))  # (channels, channels, 4, 4) with one 1 each
     pulled = F.conv_transpose2d(image, kernel)[:, :, 1:4, 1:4]
     matrix = kernel[:, :, 0, 0]

@@ -48,6 +48,7 @@ from surebound.network.activation import Activation, Ends
 from surebound.network.arrays import (
     Precision,
     concat,
+    counting,
     double,
     down,
     flat,
@@ -112,7 +113,7 @@ def box_zonotope(lower: Tensor, upper: Tensor, dtype: Precision) -> tuple[Zonoto
     radius = lib.maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
     varying = lib.argwhere(flat(lower < upper).any(0))[:, 0]
     generators = zeros(retyped(centre, dtype), len(varying), *flat(centre).shape)
-    generators[lib.arange(len(varying)), :, varying] = retyped(flat(radius)[:, varying].T, dtype)
+    generators[counting(centre, len(varying)), :, varying] = retyped(flat(radius)[:, varying].T, dtype)
     generators = generators.reshape(len(varying), *centre.shape)
     error = lib.zeros_like(centre) if dtype == "float64" else _GAMMA[dtype](1) * radius + _LOST[dtype]
     return Zonotope(centre, generators, error, spread_of(generators)), varying
@@ -203,7 +204,7 @@ def _slots(mu: Tensor, fresh: Tensor, most: int | None) -> tuple[Tensor, Tensor,
     if most is not None and count > most:
         order = lib.argsort(lib.where(wanted, -flat(mu), 1.0), 1)[:, :most]
         chosen = lib.zeros_like(wanted)
-        chosen[lib.arange(len(wanted))[:, None], order] = True
+        chosen[counting(wanted, len(wanted))[:, None], order] = True
         wanted, count = wanted & chosen, most
     return wanted.reshape(fresh.shape), wanted.cumsum(1) - 1, count
 
@@ -281,7 +282,7 @@ class Forward:
                 audit.neuron_bounds(
                     enclosure,
                     node,
-                    library(lower).arange(size(self.network.nodes[node].shape)),
+                    counting(lower, size(self.network.nodes[node].shape)),
                     partial(self._lines, enclosure, box),
                     (lower[box].flatten(), upper[box].flatten()),
                     box,

@@ -30,6 +30,6 @@ class Begun:
         nodes = replace(self.nodes, region=region)[region >= 0]
         return Begun(regions, nodes, self.subproblems - len(self.regions) + len(regions))
 
-    def tensors(self) -> Begun:
-        """The same over torch's tensors."""
-        return replace(self, nodes=self.nodes.tensors())
+    def tensors(self, device: str = "cpu") -> Begun:
+        """The same over torch's tensors on a device."""
+        return replace(self, nodes=self.nodes.tensors(device))

@@ -15,6 +15,7 @@ from surebound.bounds.around import enclosure_over
 from surebound.bounds.enclosure import Enclosure
 from surebound.errors import UsageError
 from surebound.memory import available
+from surebound.network.arrays import to_numpy
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Counterexample, Domain, Region
@@ -64,7 +65,7 @@ class Engine:
 
     @cached_property
     def generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.options.seed)
+        return torch.Generator("cpu").manual_seed(self.options.seed)
 
     @property
     def limits(self) -> Limits:
@@ -86,7 +87,7 @@ class Engine:
             deadline = min(self.clock.deadline, time.monotonic() + seconds)
             result = attack.run(objective, generator=self.generator, start=start, deadline=deadline)
             for i in torch.nonzero(result.found).flatten().tolist():
-                found = self.confirm(result.points[i].double().numpy(), [regions[i]])
+                found = self.confirm(to_numpy(result.points[i].double()), [regions[i]])
                 if found is not None:
                     return found
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.precision import float32_is_kept
+from surebound.bounds.precision import float32_is_kept, numpy_keeps_float32
 from surebound.bounds.timed import Check
 from surebound.bounds.zonotope import Forward
 from surebound.network.arrays import Precision
@@ -23,7 +23,8 @@ def forwards(network: Network, check: Check, dtype: Precision = "float32") -> Fo
     """How layers are bounded forwards: with as many symbols as fit in memory, and in the time between two checks."""
     widest = max(size(node.shape) for node in network.nodes)
     most = min(CHUNK_ELEMENTS // widest, SYMBOL_PRODUCTS // max(products(network, network.output), 1))
-    return Forward(network, dtype if float32_is_kept(network.numpy) else "float64", most, check)
+    kept = numpy_keeps_float32() if network.numpy else float32_is_kept(network.device)
+    return Forward(network, dtype if kept else "float64", most, check)
 
 
 def sharpest_forwards(network: Network, lower: Tensor, upper: Tensor, check: Check, room: float = 1.02) -> Forward:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from surebound.network.arrays import Precision, concat, library, repeated, retyped, tensor
+from surebound.network.arrays import Precision, concat, counting, library, repeated, retyped, tensor
 
 if TYPE_CHECKING:
     import torch
@@ -42,14 +42,14 @@ class Nodes:
 
     def halved(self) -> Nodes:
         """Each node twice in a row, one level deeper: its halves, once their splits are put in."""
-        both = self[repeated(library(self.region).arange(len(self)), 2)]
+        both = self[repeated(counting(self.region, len(self)), 2)]
         return replace(both, depth=both.depth + 1, split=0 * both.split - 1)
 
-    def tensors(self) -> Nodes:
-        """The same over torch's tensors, which share the numbers."""
-        state = {name: tensor(value) for name, value in self.state.items()}
+    def tensors(self, device: str = "cpu") -> Nodes:
+        """The same over torch's tensors on a device, which share the numbers if they are there."""
+        state = {name: tensor(value, device) for name, value in self.state.items()}
         own = (self.region, self.bound, self.depth, self.split, self.number)
-        region, bound, depth, split, number = map(tensor, own)
+        region, bound, depth, split, number = (tensor(column, device) for column in own)
         return Nodes(region, bound, depth, split, number, state)
 
 
@@ -68,6 +68,6 @@ def halves_by_sign(parents: Nodes, first: Tensor | None = None) -> Nodes:
     """
     halves = parents.halved()
     one = retyped(0 * parents.split + 1, "int8") if first is None else first
-    signs, n = halves.state["signs"], library(one).arange(len(parents))
+    signs, n = halves.state["signs"], counting(one, len(parents))
     signs[2 * n, parents.split], signs[2 * n + 1, parents.split] = one, -one
     return halves

@@ -9,7 +9,7 @@ import numpy as np
 
 from surebound.attacks.objective import Objective
 from surebound.bounds.timed import Check
-from surebound.network.arrays import concat, retyped, spread
+from surebound.network.arrays import concat, retyped, spread, to_numpy
 from surebound.network.cost import PASS_PRODUCTS, products
 from surebound.network.graph import Network
 from surebound.problem import Counterexample, Region
@@ -39,8 +39,8 @@ class Look:
     def __call__(self, points: Tensor) -> Counterexample | None:
         x = self.inside(points)
         value = concat([self._values(x[:, i : i + self._together]) for i in range(0, len(points), self._together)], 1)
-        for g, i in np.argwhere(np.asarray(value) <= 0)[:REPLAYED].tolist():
-            found = self._confirm(np.asarray(x[g, i], dtype=np.float64), [self._regions[g]])
+        for g, i in np.argwhere(to_numpy(value) <= 0)[:REPLAYED].tolist():
+            found = self._confirm(to_numpy(x[g, i]).astype(np.float64), [self._regions[g]])
             if found is not None:
                 return found
         return None

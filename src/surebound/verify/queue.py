@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surebound.errors import ResourceError
-from surebound.network.arrays import alike
+from surebound.network.arrays import alike, to_numpy
 from surebound.verify.node import Nodes
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ class Queue:
         """Add nodes."""
         columns = {**{name: getattr(nodes, name) for name in _COLUMNS}, **nodes.state}
         if not self._record.names:
-            self._begin(np.dtype([(n, np.asarray(v).dtype, tuple(v.shape[1:])) for n, v in columns.items()]))
+            self._begin(np.dtype([(n, to_numpy(v[:0]).dtype, tuple(v.shape[1:])) for n, v in columns.items()]))
             self._sample = nodes.region[:0]
         records = np.empty(len(nodes), self._record)
         for name, value in columns.items():
-            records[name] = np.asarray(value)
+            records[name] = to_numpy(value)
         slots = [self._slot() for _ in range(len(nodes))]
         for bound, slot in zip(nodes.bound.tolist(), slots, strict=True):
             self._pushed += 1  # all of them first: `lowest` holds also if the disk is full

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from surebound.network.arrays import library
+from surebound.network.arrays import counting, library
 from surebound.problem import Counterexample
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.early_stop import Pace
@@ -203,7 +203,7 @@ class Tree:
         Returns the lower bound of the first two.
         """
         worst = float("inf")
-        step, every = max(2, self.space.batch), library(fresh.region).arange(len(fresh))
+        step, every = max(2, self.space.batch), counting(fresh.region, len(fresh))
         for first in range(0, len(fresh), step):
             self.clock.check()
             bounded = self.space.bound(fresh[every[first : first + step]])
@@ -253,7 +253,7 @@ class Tree:
 
     def _numbered(self, nodes: Nodes) -> Nodes:
         first, self.numbers = self.numbers, self.numbers + len(nodes)
-        return replace(nodes, number=first + library(nodes.region).arange(len(nodes)))
+        return replace(nodes, number=first + counting(nodes.region, len(nodes)))
 
 
 Pause = Callable[[Tree], str | None]

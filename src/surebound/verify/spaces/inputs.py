@@ -20,7 +20,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.timed import timed
-from surebound.network.arrays import concat, double, flat, joined, library, positive, retyped, zeros
+from surebound.network.arrays import concat, counting, double, flat, joined, library, positive, retyped, zeros
 from surebound.network.cost import PASS_PRODUCTS, products
 from surebound.network.graph import Network
 from surebound.network.linear import size
@@ -94,7 +94,7 @@ class InputSpace:
     def halves(self, parents: Nodes, gain: float) -> Nodes:
         halves = parents.halved()
         lower, upper = halves.state["lower"], halves.state["upper"]
-        n = library(lower).arange(len(parents))
+        n = counting(lower, len(parents))
         middle = _middle(parents)[n, parents.split]
         upper[2 * n, parents.split] = middle
         lower[2 * n + 1, parents.split] = middle
@@ -188,7 +188,7 @@ class InputSpace:
         result = evaluate(timed(form, self.clock.check), rows, slopes, duals)
         bounds, lib = result.bound.reshape(boxes, count), library(constant)
         row = bounds.argmax(1)
-        at = lib.arange(boxes) * count + row
+        at = counting(row, boxes) * count + row
         bound, row = result.bound[at], lib.minimum(row, self.counts[region] - 1)
         lam = result.pulled.lam[at]
         cost = None if relaxation.floor is None else lam.abs() * _line_gaps(form, relaxation, lam)

@@ -170,7 +170,7 @@ def test_large_networks_and_short_times_are_left_to_others(monkeypatch: pytest.M
             assert first_attempt(model, prop, Clock(None)) is None
     crossing = property_of(network, region(Box(-np.ones(3), np.ones(3)), [[1.0, 0.0]], [-1e9]))
     assert isinstance(first_attempt(silent(network), crossing, Clock(None), seconds=0.0), Begun)
-    for limit, most in (("INPUTS", 2), ("PRODUCTS", 100)):  # of inputs; of a pass with symbols, not of one without
+    for limit, most in (("FEW_INPUTS", 2), ("PRODUCTS", 100)):  # of inputs; of a pass with symbols, not of one without
         with monkeypatch.context() as patch:
             patch.setattr(first, limit, most)
             assert first_attempt(silent(network), crossing, Clock(None), seconds=0.0) is None

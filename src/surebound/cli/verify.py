@@ -38,6 +38,7 @@ from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
 from surebound.memory import keep_memory
 from surebound.verdict import Status, Verdict
+from surebound.verify import FEW_INPUTS
 from surebound.verify.clock import Clock
 
 if TYPE_CHECKING:
@@ -197,17 +198,17 @@ class _Work:
             keep_memory()
             for library in ("numpy.random", "onnx", "onnxruntime"):  # all that the first attempt takes
                 import_module(library)
-            from surebound.load.onnx import read_model
-            from surebound.verify.first import few_inputs, first_attempt
-
             first = args.proof is None and args.search == "default"
-            bisect = first and args.branching in ("auto", "input") and few_inputs(problem)
+            bisect = first and args.branching in ("auto", "input") and problem.varying <= FEW_INPUTS
             if not bisect:
                 preload()
+            from surebound.load.onnx import read_model
 
             model = read_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
         begun: Begun | None = None
         if first:
+            from surebound.verify.first import first_attempt
+
             self.doing = "verifying"
             found = first_attempt(model, problem, self.clock, seed=args.seed, bisect=bisect, slow=preload)
             if isinstance(found, Verdict):

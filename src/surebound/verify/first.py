@@ -18,6 +18,7 @@ from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.network.model import Model
 from surebound.problem import Counterexample, Property, Region, Status, Verdict, stack_rows
+from surebound.verify import FEW_INPUTS
 from surebound.verify.begun import Begun
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
@@ -34,8 +35,6 @@ ELEMENTS = 2**24
 STEPS = (1.0, 1.0, 0.5, 0.5, 0.25, 0.25)
 """Half widths of the box that a point moves along the sign of its gradient, one after the other."""
 LINES: tuple[Lines, ...] = ("interval", "fastlin", "crown")
-INPUTS = 6
-"""That vary, up to which the box is bisected."""
 SECONDS = 0.5
 """That bisecting may take: beyond, torch is worth its import, for more threads than one."""
 
@@ -66,7 +65,7 @@ def first_attempt(
                 return _verdict("sat", clock, seed, counterexample=found)
             if all(_proved(model.network, group, clock) for group in _by_box(regions)):
                 return _verdict("unsat", clock, seed, subproblems=len(regions))
-            bisect = bisect and few_inputs(problem) and _quick(model.network, regions)
+            bisect = bisect and 0 < problem.varying <= FEW_INPUTS and _quick(model.network, regions)
             return _bisected(model, regions, clock, seed, seconds, slow) if bisect else None
     except OutOfTime:
         return None
@@ -119,13 +118,6 @@ def _proved(network: Network, regions: Sequence[Region], clock: Clock) -> bool:
         if (best > 0).all():
             return True
     return False
-
-
-def few_inputs(problem: Property) -> bool:
-    """Whether boxes are worth bisecting, if the network is small."""
-    boxes = [region.box for region in problem.regions]
-    varying = max((int((box.upper > box.lower).sum()) for box in boxes), default=0)
-    return 0 < varying <= INPUTS and all(box.norm == "inf" for box in boxes)
 
 
 def _quick(network: Network, regions: Sequence[Region]) -> bool:

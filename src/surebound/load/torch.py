@@ -5,6 +5,7 @@ what only moves numbers is run on positions, what computes is looked up in a tab
 """
 
 import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ def load_torch(module: nn.Module, input_shape: Shape, *, check: bool = True) -> 
         traced = fx.symbolic_trace(frozen)
     except Exception as error:  # forward may raise anything when it meets a proxy
         raise NetworkError(f"module {name} cannot be traced by torch.fx: {error}") from error
-    network = _Interpreter(traced, tuple(input_shape), name).read()
+    interpreter = Interpreter(traced, tuple(input_shape), name)
+    network = interpreter.builder.build(interpreter.read())
     if check:
         check_agreement(network, replay_module(module, input_shape), "torch", f"module {name}")
     return network
@@ -58,24 +60,37 @@ def replay_module(module: nn.Module, input_shape: Shape) -> Replay:
     return run
 
 
-class _Interpreter:
-    """Walks the trace once; every value is a `Data`, a tensor of constants, or plain Python."""
+class Interpreter:
+    """Walks the trace once; every value is a `Data`, a tensor of constants, or plain Python.
 
-    def __init__(self, traced: fx.GraphModule, input_shape: Shape, name: str) -> None:
+    `modules` and `functions` are what is done with calls beside, or instead of, what the tables say.
+    """
+
+    def __init__(
+        self,
+        traced: fx.GraphModule,
+        input_shape: Shape,
+        name: str,
+        *,
+        modules: Mapping[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {},
+        functions: Mapping[str, Callable[..., Any]] = {},
+    ) -> None:
         self._traced, self._name = traced, name
         self._modules = dict(traced.named_modules())
-        self._builder = Builder(inner((1, *input_shape)))
-        self._algebra = Algebra(self._builder)
+        self._handlers = {**MODULES, **modules}
+        self._functions, self._methods = {**FUNCTIONS, **functions}, {**METHODS, **functions}
+        self.builder = Builder(inner((1, *input_shape)))
+        self._algebra = Algebra(self.builder)
         self._shape = (1, *input_shape)
         self._values: dict[fx.Node, Any] = {}
 
-    def read(self) -> Network:
-        """The network of the trace."""
+    def read(self) -> int:
+        """The node of what the trace returns."""
         inputs = [n for n in self._traced.graph.nodes if n.op == "placeholder"]
         if len(inputs) != 1:
             raise NetworkError(f"module {self._name} has {len(inputs)} inputs; expected one")
         for node in self._traced.graph.nodes:
-            self._builder.name = node.name
+            self.builder.name = node.name
             if node.op == "placeholder":
                 self._values[node] = Data(0, self._shape)
             elif node.op == "get_attr":
@@ -84,7 +99,7 @@ class _Interpreter:
                 result = self._resolve(node.args[0])
                 if not isinstance(result, Data):
                     raise NetworkError(f"module {self._name} returns no single tensor; expected one that is computed")
-                return self._builder.build(result.node)
+                return result.node
             else:
                 self._values[node] = self._evaluate(node)
         raise NetworkError(f"module {self._name} returns nothing; expected a tensor")
@@ -110,9 +125,9 @@ class _Interpreter:
         target = node.target
         if node.op == "call_module":
             module = self._modules[str(target)]
-            handler = MODULES.get(type(module))
+            handler = self._handlers.get(type(module))
             if handler is None:
-                known = ", ".join(sorted(m.__name__ for m in MODULES))
+                known = ", ".join(sorted(m.__name__ for m in self._handlers))
                 raise UnsupportedOpError(f"this module is not supported; expected one of {known}")
             return handler(self._algebra, module, args[0])
         name = _label(target)
@@ -125,7 +140,7 @@ class _Interpreter:
             return _property(args[0], args[1])
         if name in MOVES and isinstance(args[0], Data):
             return self._move(node, args, kwargs)
-        table: Values = METHODS if node.op == "call_method" else FUNCTIONS
+        table: Values = self._methods if node.op == "call_method" else self._functions
         handler = table.get(name)
         if handler is None:
             known = ", ".join(sorted({*FUNCTIONS, *MOVES}))
@@ -172,7 +187,7 @@ def _attribute(root: nn.Module, path: str) -> Any:
     value: Any = root
     for part in path.split("."):
         value = getattr(value, part)
-    return value.detach() if isinstance(value, Tensor) else value
+    return value
 
 
 def _has_data(value: Any) -> bool:

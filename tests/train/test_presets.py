@@ -13,8 +13,8 @@ from surebound.network.architectures import architecture
 from surebound.reproduce.scales import METHODS as TABLE1_METHODS
 from surebound.reproduce.scales import SETTINGS as TABLE1_SETTINGS
 from surebound.train import LOSSES
-from surebound.train.chain import Chain
 from surebound.train.config import TrainConfig, presets, read_config
+from surebound.train.learner import Learner
 from surebound.train.run import run
 from surebound.train.schedules import Plan
 
@@ -46,7 +46,7 @@ def steps(config: TrainConfig) -> int:
 def affine_layers(config: TrainConfig) -> int:
     shape = SHAPES[config.data.name]
     module = architecture(config.network.name, in_shape=shape, classes=10, mean=[0.5] * shape[0], std=[0.2] * shape[0])
-    return len(Chain(module, shape).parts)
+    return Learner(module, shape).blocks
 
 
 def test_every_method_has_a_preset_for_every_setting() -> None:

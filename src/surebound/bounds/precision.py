@@ -2,15 +2,27 @@
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 _CHANNELS = 32
 
 
-def float32_is_kept() -> bool:
-    """Probes products whose result is one of the factors: in float32 they are exact, in less they are not."""
-    generator = torch.Generator().manual_seed(0)
-    kernel = torch.randn(_CHANNELS, _CHANNELS, 3, 3, generator=generator)
-    unit = torch.eye(_CHANNELS)
+def float32_is_kept(device: str = "cpu") -> bool:
+    """Whether products on a device are float32."""
+    return is_kept(torch.float32, device)
+
+
+def is_kept(dtype: torch.dtype, device: str) -> bool:
+    """Whether products on a device are of a type; on another than the processor, of its smallest numbers, too."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    drawn = torch.randn(_CHANNELS, _CHANNELS, 3, 3, generator=generator, dtype=dtype, device="cpu")
+    smallest = drawn * (torch.finfo(dtype).tiny / 8)  # denormal
+    return _exact(drawn.to(device)) and (device == "cpu" or _exact(smallest.to(device)))
+
+
+def _exact(kernel: Tensor) -> bool:
+    """Probes products whose result is one of the factors: in their own type they are exact, in less they are not."""
+    unit = torch.eye(_CHANNELS, dtype=kernel.dtype, device=kernel.device)
     image = F.pad(unit[:, :, None, None], (1, 2, 1, 2))  # (channels, channels, 4, 4) with one 1 each
     pulled = F.conv_transpose2d(image, kernel)[:, :, 1:4, 1:4]
     matrix = kernel[:, :, 0, 0]

@@ -192,7 +192,8 @@ class Learner:
         """The structure, its constants of a tensor's type and on its device."""
         wanted = like.dtype, like.device
         if self._constants != wanted:
-            self._structure = self._structure.map(lambda op: op if isinstance(op, Place) else _moved(op, *wanted))
+            moved = self._structure.map(lambda op: op if isinstance(op, Place) else _moved(op, *wanted))
+            self._structure = replace(moved, device=str(like.device))
             self._constants = wanted
         return self._structure
 

@@ -334,7 +334,7 @@ def _neuron_bounds(
 
     def run(*_: Tensor) -> Interval:
         pick = like.new_zeros(stop - start, prod(shape))
-        pick[torch.arange(stop - start), torch.arange(start, stop)] = 1.0
+        pick.diagonal(start).fill_(1.0)
         rows, constant = pick.reshape(1, -1, *shape), like.new_zeros(len(box[0]), stop - start)
         return fastlin_bounds(layers, bounds, box, rows, constant, node=node)
 

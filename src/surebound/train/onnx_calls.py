@@ -34,7 +34,7 @@ class Emit:
         return self.add(op, f"{self.name}.{name}", inputs, weights or {}, {})
 
     def constant(self, name: str, number: float) -> dict[str, Tensor]:
-        return {f"{self.name}.{name}": torch.tensor(number)}
+        return {f"{self.name}.{name}": torch.tensor(number, device="cpu")}
 
 
 def _normalise(e: Emit, m: Normalise, x: str) -> str:
@@ -171,7 +171,7 @@ def _arithmetic(op: str) -> Callable[..., str | None]:
             return e(op, a, b)
         if not isinstance(a, str):
             return None
-        constant = b if isinstance(b, Tensor) else torch.tensor(float(b))
+        constant = b if isinstance(b, Tensor) else torch.tensor(float(b), device="cpu")
         return e(op, a, weights={f"{e.name}.constant": constant.float()})
 
     return handler

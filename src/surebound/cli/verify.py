@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ from surebound.verdict import Status, Verdict
 from surebound.verify.clock import Clock
 
 if TYPE_CHECKING:
-    from surebound.problem import Counterexample, Property
+    from surebound.problem import Counterexample, Ports, Property
 
 _WORKERS = (
     "processes with one thread each, which share a search that takes longer; auto: one for each processor, if a trial "
@@ -140,7 +141,8 @@ def _give_up(args: Namespace, files: dict[str, Path], verdict: Verdict) -> int:
 
 def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict, problem: Property | None = None) -> None:
     """Write and print the verdict on a property."""
-    texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
+    ports = None if problem is None else problem.ports
+    texts = {"counterexample": vnncomp_text(verdict, ports), "json": json_text(verdict)}
     failed = _write({path: texts[option] for option, path in files.items() if option in texts})
     print(verdict.status, flush=True)
     if verdict.proof is not None and problem is not None:
@@ -256,10 +258,23 @@ class _Work:
         )
 
 
-def vnncomp_text(verdict: Verdict) -> str:
-    """The verdict and, after `sat`, ((X_0 v) … (Y_0 v))."""
+def vnncomp_text(verdict: Verdict, declared: Ports | None = None) -> str:
+    """The verdict and, after `sat`, ((X_0 v) … (Y_0 v)); for a property that declares tensors, their values by name."""
     found = verdict.counterexample
-    return f"{verdict.status}\n" if found is None else f"sat\n{_assignment(found)}\n"
+    if found is None:
+        return f"{verdict.status}\n"
+    return f"sat\n{_assignment(found) if declared is None else _by_name(found, declared)}\n"
+
+
+def _by_name(found: Counterexample, declared: Ports) -> str:
+    """The assignment of VNN-LIB 2.0: each tensor's name, type and shape, then its elements, a line each."""
+    lines = []
+    for ports, values in ((declared.inputs, found.x), (declared.outputs, found.y)):
+        elements = iter(values.tolist())
+        for port in ports:
+            lines.append(f"{port.name} {port.type} [{','.join(map(str, port.shape))}]")
+            lines += [repr(value) for value in islice(elements, port.size)]
+    return "\n".join(lines)
 
 
 def _assignment(found: Counterexample) -> str:

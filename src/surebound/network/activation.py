@@ -79,6 +79,9 @@ class Activation:
     degree: int = 1  # as for this
     cuts: tuple[float, ...] = ()  # where to split first: kinks and jumps
     jumps: bool = False  # whether it does, so that smaller boxes alone do not make its lines closer
+    onnx: str = ""  # the ONNX operation that is this function, if it has no attributes,
+    function: str = ""  # the function of torch's,
+    module: str = ""  # and the module of torch.nn; files that have these are read as this row
 
     def value(self, x: Tensor) -> Tensor:
         """f(x), in the precision of x."""

@@ -65,9 +65,11 @@ def read(module: nn.Module, in_shape: Shape) -> Reading:
     _expect_trainable(trace)
     reader = _Reader()
     functions = {name: partial(reader.function, FUNCTIONS[name]) for name in _WITH_WEIGHTS}
-    interpreter = Interpreter(trace, in_shape, type(module).__name__, modules=reader.handlers(), functions=functions)
-    output = interpreter.read()
-    builder = interpreter.builder
+    interpreter = Interpreter(trace, [in_shape], type(module).__name__, modules=reader.handlers(), functions=functions)
+    results, builder = interpreter.results(), interpreter.algebra.builder
+    if len(results) != 1:
+        raise NetworkError(f"the network returns {len(results)} tensors; expected one, the logits")
+    output = results[0].node
     if len(builder.shape(output)) != 1:
         raise NetworkError(
             f"the network has outputs of shape {list(builder.shape(output))}; expected one axis of logits"

@@ -31,7 +31,7 @@ LINES: tuple[Lines, ...] = ("interval", "fastlin", "crown")
 
 def first_attempt(model: Model, problem: Property, clock: Clock, *, seed: int = 0) -> Verdict | None:
     """The verdict, if a few points or one backward pass settle it. `model` over NumPy arrays."""
-    problem.check_fits(inputs=model.network.inputs, outputs=model.network.outputs)
+    model.check_fits(problem)
     regions = [region for region in problem.regions if not region.box.empty]
     if not regions or regions[0].box.norm != "inf" or not _small(model.network, regions):
         return None

@@ -51,7 +51,7 @@ def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = Tr
 
 
 def _read(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
-    frozen = copy.deepcopy(module).cpu().eval()
+    frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     name = type(module).__name__
     try:
         traced = fx.symbolic_trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)

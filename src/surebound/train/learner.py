@@ -115,7 +115,7 @@ class Layers:
             node if isinstance(node.op, Neurons | Input) or i >= stop else replace(node, op=_detached(node.op))
             for i, node in enumerate(self.network.nodes)
         ]
-        natural = None if self.natural is None else self.natural.detach()
+        natural = self.natural if blocks is not None or self.natural is None else self.natural.detach()
         return replace(self, network=replace(self.network, nodes=tuple(nodes)), natural=natural)
 
 
@@ -162,7 +162,7 @@ class Learner:
 
     def weights(self, *, start: int = 0) -> list[nn.Parameter]:
         """The weights of blocks from `start` on: no biases, no batch norms (what ℓ1 regularisation covers)."""
-        chosen = [place.weight for i, place in self.places.items() if i > self.cuts[start] and place.weight is not None]
+        chosen = (w for i, place in self.places.items() if i > self.cuts[start] for w in place.weights)
         return list(dict.fromkeys(chosen))
 
     def parameters(self, *, start: int = 0) -> list[nn.Parameter]:
@@ -231,7 +231,7 @@ def _cuts(network: Network, places: dict[int, Place]) -> tuple[int, ...]:
     A block begins after an activation, or where branches part, and has weights of its own.
     """
     readers, reach, found = _readers(network), 0, [0]
-    weighted = {i for i, place in places.items() if place.weight is not None}
+    weighted = {i for i, place in places.items() if place.weights}
     for i, node in enumerate(network.nodes):
         begins = isinstance(node.op, Neurons) or readers[i] > 1
         if i > 0 and reach <= i < network.output and begins and any(found[-1] < w <= i for w in weighted):

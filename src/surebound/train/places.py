@@ -31,7 +31,7 @@ class Place:
     shape: Shape
     make: Callable[[], Affine] | None = None  # the operation over the parameters as they are; None for a norm alone
     norm: BatchNorm | None = None  # of the operation's output
-    weight: nn.Parameter | None = None  # what ℓ1 regularisation covers
+    weights: tuple[nn.Parameter, ...] = ()  # what ℓ1 regularisation covers
     parameters: tuple[nn.Parameter, ...] = ()
     bias: None = None
     roundings: int = 0

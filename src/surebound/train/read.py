@@ -8,7 +8,7 @@ become places (`surebound.train.places`).
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 from torch import Tensor, fx, nn
@@ -135,7 +135,7 @@ class _Reader:
         if x.node == 0 and self.normalise is None:  # of the pixels, which a step does by itself
             self.normalise = m
             return x
-        return a.quotient(a.sum(x, m.mean.numpy(), -1), m.std.numpy())
+        return a.quotient(a.sum(x, m.mean.cpu().numpy(), -1), m.std.cpu().numpy())
 
     def _module(self, a: Algebra, m: nn.Linear | nn.Conv1d | nn.Conv2d, x: Data) -> Data:
         if isinstance(m, nn.Linear):
@@ -173,7 +173,7 @@ class _Reader:
             return replace(template, bias=column)
 
         parameters = tuple(p for p in (weight, bias) if isinstance(p, nn.Parameter))
-        place = Place(shape=op.shape, make=make, weight=cast(nn.Parameter, weight), parameters=parameters)
+        place = Place(shape=op.shape, make=make, weights=parameters[:1], parameters=parameters)
         self.templates[place] = type(template)
         return Data(a.builder.add(place, *inputs), y.shape)
 

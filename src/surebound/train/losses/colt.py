@@ -1,6 +1,6 @@
 """COLT: layer after layer, adversarial training in latent spaces enclosed by zonotopes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch.nn.functional as F
@@ -62,8 +62,7 @@ class COLT:
                 f"colt: got stage {j} of a network of {learner.blocks} blocks with rho for {len(self.rho)} "
                 "stages; expected a stage below both numbers"
             )
-        layers = learner.layers(batch.x)
-        layers = replace(layers.detach(blocks=j), natural=layers.natural)
+        layers = learner.layers(batch.x).detach(blocks=j)
         total = self.l1 * l1_norm(learner.weights(start=j))
         parts: dict[str, Tensor] = {"l1": total.detach()}
         regularise = kappa > 0 and self.rho[j] > 0

@@ -90,7 +90,7 @@ class Conv:
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
         if isinstance(g, np.ndarray):
             return (transposed(self, windows(self), g),)
-        if self._has_phases and g.dtype == library(g).float32:
+        if self._has_phases and g.dtype == library(g).float32 and g.is_contiguous():  # training's are channels last
             (height, width), (top, left) = self.in_shape[1:], self.padding
             y = self._by_phases(g)[:, :, top : top + height, left : left + width]
             return (F.pad(y, (0, width - y.shape[3], 0, height - y.shape[2])),)

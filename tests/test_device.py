@@ -130,6 +130,16 @@ def test_verdicts_as_the_paper_has_them(place_: Place) -> None:
     both_sides(place_, "conv", replace(Options.of("paper", timeout=60.0), quick_attack=WEAK))
 
 
+def in_another_process(act: Callable[..., Any]) -> Callable[..., Any]:
+    """As there, cuDNN is on when it begins."""
+
+    def acting(*args: Any) -> Any:
+        with torch.backends.cudnn.flags(enabled=True):
+            return act(*args)
+
+    return acting
+
+
 @PLACES
 @pytest.mark.parametrize("branching", ["upb", "input"])
 def test_pieces(branching: str, place_: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +147,7 @@ def test_pieces(branching: str, place_: Place, monkeypatch: pytest.MonkeyPatch) 
         remote = False
 
         def open(self, setup: worker.Setup) -> object:
-            return Inline().open(pickle.loads(pickle.dumps(setup)))
+            return Inline().open(lambda: in_another_process(in_another_process(pickle.loads(pickle.dumps(setup)))()))
 
     monkeypatch.setattr(worker, "choose", lambda **_: Travelled())
     at_once = replace(ALONE, batch=2, alone=0.0, alone_batches=1)

@@ -69,7 +69,7 @@ class FoldedForm:
 
     @property
     def layers(self) -> tuple[slice, ...]:
-        return consecutive(len(block.bias) for block in self.blocks)
+        return consecutive(len(block.index) for block in self.blocks)
 
     @property
     def minimum(self) -> Minimum:
@@ -185,9 +185,9 @@ class FoldedForm:
         for k in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[k]
             before = block.weight.shape[1]
-            if not len(block.bias):
+            if not len(block.index):
                 continue
-            mu = activate(k, lam[:, before : before + len(block.bias)])
+            mu = activate(k, lam[:, before : before + len(block.index)])
             constant -= mu @ block.bias
             sparse = self.transposed[k] if self.transposed else None
             if sparse is None:

@@ -243,8 +243,7 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
     """d(α, β, π), soundly when the form is rigorous: see `surebound.bounds.enclosure` for the error's derivation.
 
     Slopes and duals may come once for a group of consecutive nodes (rows over one box, say). Without `keep`, λ̄ and the
-    chosen slopes are dropped on the way. Slopes with planes go with a form that has them (`planes.planed`), in which
-    coefficients are sums of up to twice as many products as the errors of rows count.
+    chosen slopes are dropped on the way. Slopes with planes go with a form that has them (`FoldedForm.with_planes`).
     """
     n = len(start)
     alpha, beta, sign = duals.alpha, duals.beta, slopes.sign
@@ -279,8 +278,7 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
     least = form.minimum.minimise(pulled.at_input)
     bound = start.constant + least.value - intercepts + pulled.constant
     if bound.dtype == library(bound).float64:
-        given = start.error if slopes.planes is None else 2 * start.error
-        error = pulled.error + cancelled + given + form.evaluation_error(pulled.at_input, held) + least.error
+        error = pulled.error + cancelled + start.error + form.evaluation_error(pulled.at_input, held) + least.error
         magnitude = abs(bound) + abs(start.constant) + abs(pulled.constant) + held
         bound = bound - (error * SLACK + 8 * U * magnitude + UNDERFLOW)
         if (audit := auditor()) is not None:

@@ -74,9 +74,7 @@ class Kernel:
         bias = torch.cat([torch.zeros(0, 1), *(block.bias for block in blocks)]).T.contiguous()
         return Kernel(tuple(blocks), bias, centre.float(), radius.float(), balls)
 
-    def with_planes(
-        self, planes: "Sequence[Planes]", sparse: Callable[[Tensor], bool] = is_sparse
-    ) -> "Kernel":
+    def with_planes(self, planes: "Sequence[Planes]", sparse: Callable[[Tensor], bool] = is_sparse) -> "Kernel":
         """The same with a plane above every open neuron in the place of its line."""
         some = [plane for plane in planes if len(plane.height)]
         blocks, heights = [], [torch.zeros(0, 1)]

@@ -6,9 +6,9 @@ A neuron reads columns c, the inputs and neurons before it, each in an interval:
                                         −κ' l̂ + κ' b + max over the box of (κ' w − g)·c),
 
 whatever κ and κ' in [0, 1] are: where x̂ ≥ 0, x̂ − g·c = (1 − κ) x̂ + κ b + (κ w − g)·c, and x̂ ≤ û; where x̂ ≤ 0,
-−g·c = −κ' x̂ + κ' b + (κ' w − g)·c, and x̂ ≥ l̂. With g = ā w and κ = κ' = ā it is the triangle's line. With g = t ⊙ w,
-t ∈ [0, 1], κ = 1 and κ' = 0 these planes are, all together, the convex hull of the neuron's graph over the box (Anderson
-2020; Tjandraatmadja 2020); the κ let the hull profit from l̂ and û that are tighter than the box's own.
+−g·c = −κ' x̂ + κ' b + (κ' w − g)·c, and x̂ ≥ l̂. With g = ā w and κ = κ' = ā it is the triangle's line. The planes with
+g = t ⊙ w, t ∈ [0, 1], κ = 1 and κ' = 0 are, all together, the upper side of the convex hull of the neuron's graph over
+the box (Anderson 2020; Tjandraatmadja 2020); other κ make use of l̂ and û that are tighter than the box's own.
 
 A convex combination of planes is a plane, so at any optimum of the dual one plane for each neuron is as good as all of
 them. It is found by the ascent of β-CROWN (De Palma 2021 has others), with t and κ as dual variables: where λ̄ > 0,
@@ -18,7 +18,7 @@ Deviations: the two terms of h are kept equal by moving t, and count half each i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -87,29 +87,6 @@ def column_box(form: FoldedForm) -> tuple[Tensor, Tensor]:
     )
 
 
-def planed(form: FoldedForm, planes: Sequence[Planes]) -> FoldedForm:
-    """The form for bounds that use planes: those of a layer are further rows of its block.
-
-    A pass then adds up at most twice as many products as the errors of the form count.
-    """
-    reach, layers = form.magnitudes(), len(form.enclosure.network.layers)
-    later, constants = 2 * (form.neurons + layers + 1), 2 * (layers + 1)
-    blocks = []
-    for block, plane in zip(form.blocks, planes, strict=True):
-        width, before = 2 * len(block.index), block.weight.shape[1]
-        own = gamma(width + later) * (plane.weight.abs() @ reach[:before])
-        error = (own + gamma(width + constants) * plane.height.abs()) * SLACK + TINY
-        blocks.append(
-            replace(
-                block,
-                weight=torch.cat([block.weight, plane.weight]),
-                bias=torch.cat([block.bias, plane.height]),
-                error=torch.cat([2.0 * block.error, error]),
-            )
-        )
-    return replace(form, blocks=tuple(blocks), transposed=())
-
-
 def find_planes(
     form: FoldedForm,
     kernel: Kernel,
@@ -131,7 +108,7 @@ def find_planes(
 
 @dataclass(eq=False)
 class _Layer:
-    """The neurons of one layer with what they read, as lists that are filled up with zeros; columns as in the kernel."""
+    """The neurons of one layer with what they read, in lists filled up with zeros; columns as in the kernel."""
 
     at: slice  # among all neurons
     column: Tensor  # (neurons, most read) int64
@@ -275,7 +252,11 @@ def _listed(form: FoldedForm, kernel: Kernel, relaxation: Relaxation, block: Blo
     column, weight = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape)
     column[neuron, place] = read
     weight[neuron, place] = (block.weight * scale)[neuron, read].float()
-    ends = (torch.ones(inputs).neg(), torch.ones(inputs)) if kernel.balls is None else (kernel.balls.lower, kernel.balls.upper)
+    ends = (
+        (torch.ones(inputs).neg(), torch.ones(inputs))
+        if kernel.balls is None
+        else (kernel.balls.lower, kernel.balls.upper)
+    )
     low, high = (
         torch.cat([end, column_end.float()])
         for end, column_end in zip(ends, (torch.zeros_like(form.upper), form.upper.clamp_min(0.0)), strict=True)

@@ -1,7 +1,7 @@
 """Who bounds the nodes of a search over neurons: with the triangle's lines, and with planes where a region is hard.
 
-Planes (`surebound.bounds.planes`) are found for one region, at its root, and hold on the whole box. They cost as much as
-some hundred subproblems, and every pass with them twice as much as without, so that a region gets them once its search
+Planes (`surebound.bounds.planes`) are found for one region, at its root, and hold on the whole box. They cost as much
+as some hundred subproblems, and a pass with them twice as much as one without. So a region gets them once its search
 has taken a while, and keeps them if they lift its root's bound.
 """
 

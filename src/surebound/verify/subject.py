@@ -13,7 +13,7 @@ from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Specific
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.kernel import Kernel
-from surebound.bounds.planes import Planes, planed
+from surebound.bounds.planes import Planes
 from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.timed import Check, timed
 from surebound.branching.bias import biases
@@ -57,7 +57,7 @@ class Subject:
     @cached_property
     def _planed_form(self) -> Form:
         assert isinstance(self.form, FoldedForm) and self.planes is not None
-        return timed(planed(self.form, self.planes).compressed(), self.check)
+        return timed(self.form.with_planes(self.planes).compressed(), self.check)
 
     @cached_property
     def kernel(self) -> Kernel | None:

@@ -1,5 +1,7 @@
 """Planes above ReLUs: above them everywhere, as low as the hull lets them be, and bounds with them against LPs."""
 
+from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -10,6 +12,7 @@ from networks import pre_activations, random_box, random_fc, sample
 from scipy.optimize import linprog
 from torch import Tensor
 
+from surebound.bounds.around import enclosure_over
 from surebound.bounds.audit import WrongBound, auditing
 from surebound.bounds.beta_crown import Ascent, Duals, Slopes, Specification, Splits, evaluate
 from surebound.bounds.enclosure import Enclosure
@@ -19,7 +22,6 @@ from surebound.bounds.planes import Planes, find_planes, sound_planes
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.bounds.sparse import is_sparse
-from surebound.domain.balls import Balls
 from surebound.domain.sets import Ball
 
 
@@ -32,7 +34,7 @@ def folded_of(case: Case) -> FoldedForm:
 def any_planes(form: FoldedForm, rng: np.random.Generator, low: float = -0.3, high: float = 1.3) -> tuple[Planes, ...]:
     """Planes with random coefficients and κ, also such as no ascent would choose."""
     slopes = [torch.from_numpy(rng.uniform(low, high, size=tuple(b.weight.shape))) for b in form.blocks]
-    kappas = [torch.from_numpy(rng.uniform(size=(2, len(b.bias)))) for b in form.blocks]
+    kappas = [torch.from_numpy(rng.uniform(low, high, size=(2, len(b.bias)))) for b in form.blocks]  # to be clipped
     return sound_planes(form, slopes, kappas)
 
 
@@ -72,6 +74,16 @@ def test_a_plane_of_the_first_layer_touches_the_relu(rng: np.random.Generator) -
     most = (relu - corners @ plane.weight.T).amax(0)
     assert len(most) >= 4
     np.testing.assert_allclose(plane.height, most, rtol=0, atol=1e-9)
+
+
+def test_the_error_of_a_neuron_lifts_its_plane(rng: np.random.Generator) -> None:
+    form = folded_of(make_case("fc", rng, radius=1.0))
+    blurred = replace(form, blocks=tuple(replace(b, error=b.error + 0.125) for b in form.blocks))
+    state = rng.bit_generator.state
+    sharp = hull_planes(form, rng)
+    rng.bit_generator.state = state
+    for before, after in zip(sharp, hull_planes(blurred, rng), strict=True):
+        assert bool((after.height >= before.height + 0.125 - 1e-12).all())
 
 
 def test_the_triangle_is_a_plane(rng: np.random.Generator) -> None:
@@ -259,9 +271,8 @@ def test_planes_found_are_tighter_than_the_triangle(name: str, rng: np.random.Ge
 
 def test_planes_over_a_ball_are_those_of_the_box_around_it(rng: np.random.Generator) -> None:
     network = random_fc(rng, (4, 12, 2))
-    ball = Ball(np.zeros(4), 0.8, np.full(4, -1.0), np.full(4, 1.0), "2")
-    ends = (torch.from_numpy(v)[None] for v in (ball.lower, ball.upper))
-    form = fold_network(Enclosure(network, *ends, balls=Balls.of([ball])), LayerBounding(ascent=None), lambda: None)
+    ball = Ball.around(rng.uniform(-0.5, 0.5, size=4), Fraction(3, 4), "2", low=-1.0, high=1.0)
+    form = fold_network(enclosure_over(network, [ball]), LayerBounding(ascent=None), lambda: None)
     assert form is not None and form.balls is not None
     row = form.rows(torch.tensor([[1.0, -1.0]]).double(), torch.zeros(1, 4).double(), torch.zeros(1).double())
     planes, bound = found_for(form, Specification(row, (0, 1), form.start_error(row)))

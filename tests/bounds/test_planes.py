@@ -1,5 +1,6 @@
 """Planes above ReLUs: above them everywhere, as low as the hull lets them be, and bounds with them against LPs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -23,6 +24,10 @@ from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.bounds.sparse import is_sparse
 from surebound.domain.sets import Ball
+
+
+def always(weight: Tensor) -> bool:
+    return True
 
 
 def folded_of(case: Case) -> FoldedForm:
@@ -128,9 +133,11 @@ def least(
     return float(answer.fun)
 
 
-@pytest.mark.parametrize("sparse", [is_sparse, lambda _: True])
+@pytest.mark.parametrize("sparse", [is_sparse, always])
 @pytest.mark.parametrize("name", MAKERS)
-def test_the_kernel_computes_the_bound_with_planes(name: str, sparse: object, rng: np.random.Generator) -> None:
+def test_the_kernel_computes_the_bound_with_planes(
+    name: str, sparse: Callable[[Tensor], bool], rng: np.random.Generator
+) -> None:
     case = make_case(name, rng)
     form = folded_of(case)
     planes, relaxation = any_planes(form, rng), relax(form.lower, form.upper)
@@ -143,7 +150,7 @@ def test_the_kernel_computes_the_bound_with_planes(name: str, sparse: object, rn
         specification = case.specifications["folded"]
         start = specification.mixed(region, own.mix)
         reference = evaluate(form.with_planes(planes), start, slopes, ready, keep=False).bound
-        kernel = Kernel.of(form, sparse).with_planes(planes, sparse)  # type: ignore[arg-type]
+        kernel = Kernel.of(form, sparse).with_planes(planes, sparse)
         arguments = specification.to(torch.float32), relaxation.to(torch.float32), Splits(region, signs)
         found, _ = kernel.evaluate(*arguments, own.to(torch.float32))
         np.testing.assert_allclose(found, reference, rtol=1e-4, atol=1e-4)

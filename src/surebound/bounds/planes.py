@@ -122,6 +122,7 @@ class _Layer:
     t: Tensor  # (neurons, most read)
     kappa: Tensor  # (2, neurons)
     alpha: Tensor  # (neurons,)
+    height: Tensor  # (neurons,)  h at the last evaluation
 
     def heights(self) -> Tensor:
         """Both terms of h. # (2, neurons)"""
@@ -203,7 +204,8 @@ class _Ascent:
             self.lam.index_add_(
                 0, layer.column.flatten(), ((above[:, None] * layer.t + below[:, None]) * layer.weight).flatten()
             )
-            bound = bound - above @ layer.heights().amax(0) - below @ layer.bias
+            layer.height = layer.heights().amax(0)
+            bound = bound - above @ layer.height - below @ layer.bias
         at_input, balls = self.lam[: self.kernel.inputs], self.kernel.balls
         self.corner = at_input.sign() if balls is None else balls.parted(at_input[None]).x[0]
         return float(bound - at_input @ self.corner)
@@ -214,7 +216,7 @@ class _Ascent:
         for layer, moment in zip(self.layers, moments, strict=True):
             lam, read = self._pulled(layer), layer.weight * points[layer.column]
             xhat, ends = read.sum(1) + layer.bias, layer.ends()
-            plane = (layer.t * read).sum(1) + layer.heights().amax(0)
+            plane = (layer.t * read).sum(1) + layer.height
             first = self.kernel.inputs
             points[first + layer.at.start : first + layer.at.stop] = torch.where(lam > 0, plane, layer.alpha * xhat)
             above = lam.clamp_min(0.0)
@@ -265,8 +267,8 @@ def _listed(form: FoldedForm, kernel: Kernel, relaxation: Relaxation, block: Blo
     low, high = torch.minimum(*products), torch.maximum(*products)
     bias = (block.bias + block.weight[:, :inputs] @ kernel.centre.double()).float()
     line, lower, upper = relaxation.upper_slope[at], form.lower[at].float(), form.upper[at].float()
-    # κ begins apart as far as the box's own interval is not wider than [l̂, û]: there it costs nothing
-    own = ((upper - lower) / (high - low).sum(1).clamp_min(1e-30)).clamp(0.0, 1.0)
+    # κ begins apart where the box's own interval is hardly wider than [l̂, û]: there it costs nothing
+    own = ((upper - lower) / (high - low).sum(1).clamp_min(1e-30)).clamp(0.0, 1.0) ** 4
     kappa = torch.stack([line + own * (1 - line), line * (1 - own)])
     t = line[:, None].expand(shape).clone()
-    return _Layer(at, column, weight, low, high, bias, lower, upper, line, t, kappa, line.clone())
+    return _Layer(at, column, weight, low, high, bias, lower, upper, line, t, kappa, line.clone(), bias)

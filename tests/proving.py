@@ -29,6 +29,7 @@ from surebound.verify.strategy import Strategy
 KINDS = {
     "fc": (lambda rng: random_fc(rng, (3, 6, 5, 2)), 1.0),
     "wide": (lambda rng: random_fc(rng, (4, 10, 10, 2)), 2.0),
+    "wider": (lambda rng: random_fc(rng, (5, 20, 20, 2)), 2.0),
     "conv": (random_conv, 0.25),
     "residual": (random_residual, 0.4),
     "pool": (random_pool, 0.25),

@@ -66,6 +66,7 @@ def verify(
     cluster: str | None = None,
     resources: Mapping[str, Any] | None = None,
     proof: bool = False,
+    device: str = "cpu",
     on_progress: "OnProgress | None" = None,
 ) -> Verdict:
     """Decide whether a network satisfies a property.
@@ -83,6 +84,7 @@ def verify(
             threads, if a trial says that they are faster than these.
         cluster: instead, the address of a Ray cluster, as for `certify`, with its `resources`.
         proof: keep a proof of ``unsat`` in ``verdict.proof``, whose ``save`` writes it for `surebound.check`.
+        device: where bounds and attacks are computed: ``cpu``, or ``cuda``, ``cuda:1`` and so on.
         on_progress: called now and then with a `surebound.verify.progress.Progress`.
     """
     from surebound.verify.options import Options
@@ -100,6 +102,7 @@ def verify(
         cluster=cluster,
         resources=resources,
         proof=proof,
+        device=device,
     )
     end = inf if timeout is None else begin + timeout
     model = None if isinstance(net, str | Path) else _loaded(net)
@@ -137,7 +140,11 @@ def _loaded(net: "Model | str | Path") -> "Model":
 
 
 def bounds(
-    net: "Model | str | Path", box: Domain | tuple[ArrayLike, ArrayLike], *, method: str = "alpha-crown"
+    net: "Model | str | Path",
+    box: Domain | tuple[ArrayLike, ArrayLike],
+    *,
+    method: str = "alpha-crown",
+    device: str = "cpu",
 ) -> "LayerBounds":
     """Sound lower and upper bounds on every ReLU layer's inputs and, last, on the outputs.
 
@@ -146,14 +153,15 @@ def bounds(
         box: a `Box`, or lower and upper arrays of the network's input shape, with or without a leading batch of boxes;
             or a `Ball`, for the first four methods.
         method: ``interval``, ``fastlin``, ``crown``, ``alpha-crown``, ``deepz``, ``planet-lp`` or ``milp``.
+        device: as for `verify`; the bounds are tensors there.
     """
-    import torch
-
     from surebound.bounds import BOUNDS, OVER_BALLS
     from surebound.bounds.around import Around
+    from surebound.bounds.device import expect_exact, plain_convolutions
     from surebound.domain.balls import Balls
 
-    model = _loaded(net)
+    expect_exact(device)
+    model = _loaded(net).tensors(device)
     lower, upper = (box.lower, box.upper) if isinstance(box, Domain) else box
     if isinstance(box, Ball) and method in BOUNDS and method not in OVER_BALLS:
         raise UsageError(f"the method '{method}' is for boxes; expected, for a ball, one of: {', '.join(OVER_BALLS)}")
@@ -168,12 +176,14 @@ def bounds(
             )
         if not np.isfinite(array).all():
             raise UsageError(f"the box's {name} end is NaN or infinite; expected finite numbers")
-        ends.append(torch.from_numpy(array.reshape(shape)))
+        ends.append(model.network.array(array.reshape(shape)))
     if ends[0].shape != ends[1].shape or bool((ends[0] > ends[1]).any()):
         raise UsageError("a box needs lower and upper ends of one shape, with lower nowhere above upper")
-    if isinstance(box, Ball):
-        return BOUNDS[method](model.network, ends[0], ends[1], around=Around(model.network, Balls.of([box])))
-    return BOUNDS[method](model.network, ends[0], ends[1])
+    with plain_convolutions(device):
+        if isinstance(box, Ball):
+            around = Around(model.network, Balls.of([box], device))
+            return BOUNDS[method](model.network, ends[0], ends[1], around=around)
+        return BOUNDS[method](model.network, ends[0], ends[1])
 
 
 def train(
@@ -241,6 +251,7 @@ def certify(
     proofs: str | Path | None = None,
     check_proofs: bool = False,
     memory: int | None = None,
+    device: str = "cpu",
     data_dir: str | Path | None = None,
     on_progress: "OnCertifyProgress | None" = None,
 ) -> "Certification":
@@ -270,6 +281,7 @@ def certify(
         check_proofs: have `surebound.check` check each proof as soon as it is written; an image whose proof it refuses
             is not verified.
         memory: bytes that each process may take, about; None for as much as is there.
+        device: as for `verify`; all workers compute on it.
         data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
         on_progress: called now and then with a `surebound.evaluate.certifying.CertifyProgress`.
     """
@@ -307,5 +319,6 @@ def certify(
         proofs=None if proofs is None else Path(proofs),
         check_proofs=check_proofs,
         room=Room(memory),
+        device=device,
     )
     return run(task, Path(store), engine=engine, resume=resume, on_progress=on_progress)

@@ -284,7 +284,7 @@ def test_float32_is_probed(monkeypatch: pytest.MonkeyPatch, rng: np.random.Gener
     lower, upper = random_box(rng, network)
     slow = Enclosure(network, lower, upper)
     tighten_layers(slow, LayerBounding(ascent=None), lambda: None)
-    monkeypatch.setattr(root, "float32_is_kept", lambda: False)
+    monkeypatch.setattr(root, "float32_is_kept", lambda _: False)
     fast = settled(network, lower, upper)
     for k in range(len(network.layers)):
         assert torch.equal(torch.stack(fast.layer(k)), torch.stack(slow.layer(k)))

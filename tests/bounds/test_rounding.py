@@ -242,4 +242,4 @@ def test_a_network_without_operations_keeps_its_rows(branching: str) -> None:
     region = Region(box=box, on_output=rows, constant=constant, strict=np.zeros(2, dtype=bool))
     assert status(network, Property((region,), 2, 2), branching) != "unsat"
     apart = replace(region, constant=np.array([0.7331, -0.7330]))
-    assert status(network, Property((apart,), 2, 2), branching) == "unsat"
+    assert status(network, Property((apart,), 2, 2), branching, timeout=60.0) == "unsat"

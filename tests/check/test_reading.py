@@ -44,6 +44,9 @@ MODELS = {
     "gather": lambda g: g.add("MatMul", g.add("Gather", "x", [0, 2, 2, 1], axis=1), normal(4, 2)),
     "gather of one": lambda g: g.add("Sub", g.add("Gather", "x", g.constant(1, np.int64), axis=1), "x"),
     "dropout": lambda g: g.add("Dropout", g.add("Relu", "x")),
+    "weights in half precision": lambda g: g.add(
+        "MatMul", "x", g.add("Cast", g.constant(normal(3, 4), np.float16), to=1)
+    ),
     "unused": lambda g: (g.add("Relu", "x"), g.add("Relu", g.add("Mul", "x", np.float32(2))))[1],
 }
 
@@ -148,6 +151,8 @@ REFUSED = {
     "a scaled constant": (lambda g: g.add("Gemm", "x", normal(3, 2), normal(2), beta=0.5), "without factors"),
     "a turned tensor": (lambda g: g.add("Gemm", "x", normal(1, 2), transA=1), "not turned"),
     "a product of three axes": (lambda g: g.add("Gemm", g.add("Reshape", "x", [1, 1, 3]), normal(3, 2)), "two axes"),
+    "a cast of what is computed": (lambda g: g.add("Cast", "x", to=1), "is missing or computed"),
+    "a cast to whole numbers": (lambda g: g.add("Add", "x", g.add("Cast", normal(3), to=7)), "Cast"),
     "dropout in training": (lambda g: g.add("Dropout", "x", np.float32(0.5), g.constant(True, bool)), "training"),
 }
 
@@ -162,6 +167,16 @@ def test_what_is_not_covered_is_refused(name: str) -> None:
         return
     with pytest.raises(CheckError, match=words):
         read_network(graph.bytes(), 3, Arithmetic())
+
+
+def test_a_constant_is_cast_as_onnxruntime_casts_it() -> None:
+    """0.1 as a double is not 0.1 as a float32."""
+    graph = Graph((1, 3))
+    graph.add("Add", "x", graph.add("Cast", graph.constant(np.full(3, 0.1), np.float64), to=1))
+    network = read_network(graph.bytes(), 3, Arithmetic())
+    found = values(network, np.zeros(3))[network.output][0]
+    (expected,) = onnxruntime.InferenceSession(graph.bytes(), _options()).run(None, {"x": np.zeros((1, 3), np.float32)})
+    assert found.tolist() == expected[0].astype(np.float64).tolist() == [float(np.float32(0.1))] * 3
 
 
 def test_a_network_defined_twice_or_of_another_size_is_refused() -> None:

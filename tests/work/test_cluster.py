@@ -26,7 +26,6 @@ from surebound.cli.main import main
 from surebound.errors import UsageError, WorkerLostError
 from surebound.evaluate.store import Row, Store
 from surebound.verify.dealer import Dealer
-from surebound.verify.pieces import Step
 from surebound.version import __version__
 from surebound.work import Desk, Done, Failed, Said, cluster
 from surebound.work.cluster import Cluster, ClusterPool
@@ -324,17 +323,22 @@ def test_nodes_and_the_driver_are_killed(nodes: Nodes, folder: Path) -> None:
 def test_one_search_whose_nodes_are_killed(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes die while they search: their pieces are dealt again, and the proof is whole."""
     nodes.join()
-    hear, killed = Dealer.hear, list[int]()
+    begin, hear, heard = Dealer.__init__, Dealer.hear, list[Any]()
+
+    def begin_at_once(self: Dealer, *args: Any) -> None:
+        begin(self, *args)
+        self._ready = True  # so that nothing is split here while workers start
 
     def hear_and_kill(self: Dealer, event: Any) -> None:
-        if isinstance(event, Said) and isinstance(event.word, Step) and len(killed) < 2:
-            killed.append(event.task.number)
+        heard.append(event)
+        if len(heard) in (1, 3):
             nodes.kill_one()
         hear(self, event)
 
+    monkeypatch.setattr(Dealer, "__init__", begin_at_once)
     monkeypatch.setattr(Dealer, "hear", hear_and_kill)
     at_once = replace(ALONE, batch=2, alone=0.0, alone_batches=1)  # whatever has to be split is dealt out
-    done = prove(tmp_path, *problem("wide", 0, 1e-2), "mixture", at_once, cluster=nodes.address, timeout=300.0)
+    done = prove(tmp_path, *problem("wider", 0, 1e-2), "mixture", at_once, cluster=nodes.address, timeout=300.0)
     assert (done.verdict.status, done.verdict.searched_by) == ("unsat", "a cluster")
-    assert killed
+    assert len(heard) > 3
     assert check(*done.files).valid

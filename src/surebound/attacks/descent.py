@@ -65,6 +65,11 @@ class Rule(Protocol):
         ...
 
 
+def drawn(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Uniform in [0, 1), on the processor: the same whatever device they are taken to."""
+    return torch.rand(shape, generator=generator, device="cpu")
+
+
 def starts(objective: Objective, start: Tensor | None, restarts: int) -> int:
     """The number of starting points of each region, given or not."""
     if start is None:
@@ -103,16 +108,17 @@ def descend(
     best = _Best(objective, stop_at, deadline)
     unit = w = None
     if start is None:
-        unit = 2 * torch.rand(restarts, objective.inputs, generator=generator) - 1
+        unit = 2 * drawn((restarts, objective.inputs), generator).to(objective.lower.device) - 1
         unit[0] = 0.0
         if diversify and restarts > 1:
-            w = 2 * torch.rand(restarts, objective.outputs, generator=generator) - 1
+            w = 2 * drawn((restarts, objective.outputs), generator).to(objective.lower.device) - 1
             w[::2] = 0.0
 
     regions = torch.nonzero(objective.attackable).reshape(-1)
     done = 0
     while done < restarts and len(regions):
-        wave = torch.arange(done, min(restarts, done + max(1, objective.capacity // len(regions))))
+        end = min(restarts, done + max(1, objective.capacity // len(regions)))
+        wave = torch.arange(done, end, device=moves.device)
         for group in regions.split(max(1, objective.capacity // len(wave))):
             part = objective.take(group)
             if unit is not None:
@@ -179,7 +185,7 @@ class _Best:
 
     def __init__(self, objective: Objective, stop_at: StopAt, deadline: float | None) -> None:
         self.points = torch.full_like(objective.lower, torch.nan)
-        self.values = torch.full((len(objective),), torch.inf)
+        self.values = objective.lower.new_full((len(objective),), torch.inf)
         self._stop_at = stop_at
         self._deadline = deadline
 

@@ -19,6 +19,7 @@ from surebound.attacks import ATTACKS
 from surebound.attacks.objective import Objective, into_ball
 from surebound.domain.sets import Norm, exact_norm
 from surebound.errors import UsageError
+from surebound.network.arrays import to_numpy
 from surebound.network.model import Model
 from surebound.problem import Ball, Box, Domain, Region, Robustness
 
@@ -108,7 +109,7 @@ def attack_images(
 
 def _arrays(model: Model, x: Tensor | NDArray[Any], y: Tensor | NDArray[Any]) -> tuple[Rows, Indices]:
     """Images as rows and labels, checked."""
-    rows, labels = np.asarray(x, dtype=np.float32), np.asarray(y)
+    rows, labels = to_numpy(x).astype(np.float32), to_numpy(y)
     rows = rows.reshape(len(rows), prod(rows.shape[1:]))
     inputs, outputs = model.network.inputs, model.network.outputs
     if outputs < 2:
@@ -149,7 +150,7 @@ class _Batch:
         images = np.flatnonzero(self.correct)
         for place in range(others.shape[1] if len(images) else 0):
             objective = self._objective(images, others[images, place], np.zeros(len(images)))
-            estimates[images, place] = _least_linear(objective, torch.from_numpy(self._x[images]))
+            estimates[images, place] = _least_linear(objective, self._model.network.array(self._x[images]))
         return np.take_along_axis(others, estimates.argsort(1, kind="stable"), 1)
 
     def attack(self, targets: Indices, method: str, settings: dict[str, Any], key: tuple[int, ...]) -> None:
@@ -162,7 +163,8 @@ class _Batch:
             generator = _generator(*key, attempt)
             objective = self._objective(images, targets[images], demand)
             result = ATTACKS[method](**settings).run(objective, generator=generator)
-            claimed, points = self._inside(images, np.flatnonzero(result.found.numpy()), result.points.numpy())
+            claimed = np.flatnonzero(to_numpy(result.found))
+            claimed, points = self._inside(images, claimed, to_numpy(result.points))
             images, points = images[claimed], points[claimed]
             if not len(images):
                 return
@@ -234,14 +236,14 @@ def margins(logits: NDArray[np.floating[Any]], y: Indices) -> NDArray[np.float64
 def _least_linear(objective: Objective, x: Tensor) -> NDArray[np.float64]:
     """min v(x) + ∇v(x) · δ with x + δ in the region's domain. # (regions, inputs) -> (regions,)"""
     estimates = []
-    for group in torch.arange(len(objective)).split(objective.capacity):
+    for group in torch.arange(len(objective), device=x.device).split(objective.capacity):
         part, point = objective.take(group), x[group]
         value, gradient = (t[:, 0] for t in part.value_and_gradient(point[:, None]))
-        estimates.append((value + part.lowest(point, gradient)).double().numpy())
+        estimates.append(to_numpy((value + part.lowest(point, gradient)).double()))
     return np.concatenate(estimates)
 
 
 def _generator(*key: int) -> torch.Generator:
     """Random numbers that depend on the key alone."""
     state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+    return torch.Generator("cpu").manual_seed(int(state >> np.uint64(1)))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surebound.attacks.descent import AttackResult, StopAt, check_counts, descend, starts
+from surebound.attacks.descent import AttackResult, StopAt, check_counts, descend, drawn, starts
 from surebound.attacks.objective import Objective
 from surebound.errors import UsageError
 
@@ -78,6 +78,7 @@ class MIFGSM:
         lr = _draw((log(self.lr[0]), log(self.lr[1])), count, generator).exp()
         mu = _draw(self.mu, count, generator)
         decay = _draw(self.decay, count, generator)
+        lr, mu, decay = (value.to(objective.lower.device) for value in (lr, mu, decay))
         moves = self._moves(lr, decay, 1.0 if self.relative else _widest(objective))
 
         def rule(
@@ -116,4 +117,4 @@ def _widest(objective: Objective) -> float:
 def _draw(bounds: Range, count: int, generator: torch.Generator) -> Tensor:
     """Uniform in the range. # (restarts, 1)"""
     low, high = bounds
-    return low + (high - low) * torch.rand(count, 1, generator=generator)
+    return low + (high - low) * drawn((count, 1), generator)

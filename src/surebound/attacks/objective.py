@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surebound.errors import PropertyError
-from surebound.network.arrays import concat, library, no_gradients
+from surebound.network.arrays import concat, counting, library, no_gradients
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Ball, Domain, Region, Vector
@@ -79,7 +79,7 @@ class Objective:
         self.half_width = self.upper / 2 - self.lower / 2
         self.attackable = (self.lower <= self.upper).all(1)
         balls = [region.box for region in regions if isinstance(region.box, Ball)]
-        self.balls = _smaller(balls, self.lower, self.upper) if balls else None
+        self.balls = _smaller(balls, network.device, self.lower, self.upper) if balls else None
 
         # Rows that a region does not have are 0 · y − ∞: never the maximum, unless there is no other row.
         rows = max((len(r.constant) for r in regions), default=1) or 1
@@ -234,11 +234,11 @@ def into_ball(point: Vector, ball: Ball) -> Vector | None:
     return None
 
 
-def _smaller(balls: Sequence[Ball], lower: Tensor, upper: Tensor) -> Balls:
+def _smaller(balls: Sequence[Ball], device: str, lower: Tensor, upper: Tensor) -> Balls:
     """The balls in float32, each by so much smaller that a float32 point of it, as a rule, lies in the exact one."""
     from surebound.domain.balls import Balls
 
-    whole = Balls.of(balls)
+    whole = Balls.of(balls, device)
     radius = (whole.radius * (1 - 1e-6) - 2.0**-22).clamp_min(whole.radius * 0.5)
     low, high = lower[:, None].float(), upper[:, None].float()
     return Balls(whole.centre[:, None].float().clamp(low, high), radius[:, None].float(), low, high, whole.norm)
@@ -254,7 +254,7 @@ def _round_or_fix(box: Domain) -> tuple[NDArray[np.float32], NDArray[np.float32]
 
 def _gather(rows: Tensor, row: Tensor) -> Tensor:
     """rows[i, row[i, j]]. # (regions, rows, n), (regions, restarts) -> (regions, restarts, n)"""
-    return rows[library(rows).arange(len(rows))[:, None], row]
+    return rows[counting(rows, len(rows))[:, None], row]
 
 
 def _finite(value: Tensor) -> Tensor:

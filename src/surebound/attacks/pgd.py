@@ -62,10 +62,11 @@ class PGD:
             step = self.step_size * self.decay**iteration
             return objective.along(-gradient, relative=self.step_unit == "eps") * step, momentum
 
+        count = starts(objective, start, self.restarts)
         return descend(
             objective,
             rule,
-            moves=torch.full((starts(objective, start, self.restarts),), self.steps),
+            moves=torch.full((count,), self.steps, device=objective.lower.device),
             diversify=self.diversify,
             stop_at=self.stop_at,
             generator=generator,

@@ -33,9 +33,9 @@ _ROWS = 512  # of a node, folded at once
 def enclosure_over(network: Network, domains: Sequence[Domain]) -> Enclosure:
     """Intervals over domains of one norm."""
     ends = (np.stack([d.lower for d in domains]), np.stack([d.upper for d in domains]))
-    lower, upper = (torch.from_numpy(end).reshape(-1, *network.input_shape) for end in ends)
+    lower, upper = (network.array(end).reshape(-1, *network.input_shape) for end in ends)
     balls = [d for d in domains if isinstance(d, Ball)]
-    return Enclosure(network, lower, upper, around=Around(network, Balls.of(balls)) if balls else None)
+    return Enclosure(network, lower, upper, around=Around(network, Balls.of(balls, network.device)) if balls else None)
 
 
 class Around:
@@ -73,7 +73,7 @@ class Around:
         ends = (self.balls.lower, self.balls.upper)
         lower, upper = (end.reshape(-1, *self.network.input_shape) for end in ends)
         enclosure = Enclosure(self.network, lower, upper, around=self)
-        index = torch.tensor(sorted({0, size(self.network.nodes[node].shape) - 1}))
+        index = torch.tensor(sorted({0, size(self.network.nodes[node].shape) - 1}), device=self.network.device)
         for ball in {0, enclosure.boxes - 1}:
             claimed = (found[0][ball].flatten()[index], found[1][ball].flatten()[index])
             audit.neuron_bounds(enclosure, node, index, _no_lines, claimed, ball)
@@ -96,13 +96,13 @@ def affine_nodes(network: Network) -> frozenset[int]:
 @lru_cache(maxsize=64)
 def row_norms(network: Network, node: int, norm: Norm) -> Tensor:
     """‖A_i‖_* of a node's rows, or more. # (*shape) float64"""
-    ones = torch.ones(1, *network.input_shape, dtype=torch.float64)
+    ones = torch.ones(1, *network.input_shape, dtype=torch.float64, device=network.device)
     enclosure = Enclosure(network, -ones, ones)
     enclosure.extend(node)
     form, shape = FoldedForm.empty(enclosure), network.nodes[node].shape
     balls = Balls(ones[0], ones[0], ones[0], ones[0], norm)
     found = [ones.new_zeros(0)]
-    for index in torch.arange(size(shape)).split(_ROWS):
+    for index in torch.arange(size(shape), device=network.device).split(_ROWS):
         rows = form.fold_neurons(node, index)
         length = balls.dual_norm(rows.coefficients) * (1.0 + gamma(network.inputs + EXTRA)) + ROOTED
         found.append(length + 2 * rows.error)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from surebound.domain.exact import least_over_ball
 from surebound.errors import SureboundError
-from surebound.network.arrays import flat, library, spread
+from surebound.network.arrays import counting, flat, library, retyped, spread, to_numpy
 from surebound.network.graph import Input, Network, Neurons
 from surebound.network.linear import Linear, Scale, Shift, Sum, size
 from surebound.network.op import Affine
@@ -52,7 +52,7 @@ class WrongBound(SureboundError):
 
 def exact(numbers: Tensor | NDArray[Any]) -> Exact:
     """The numbers as fractions, in the same shape."""
-    array = numbers if isinstance(numbers, np.ndarray) else numbers.detach().double().numpy()
+    array = numbers if isinstance(numbers, np.ndarray) else to_numpy(numbers.double())
     out = np.empty(array.shape, dtype=object)
     out.reshape(-1)[:] = [Fraction(v) for v in array.reshape(-1).tolist()]
     return out
@@ -66,7 +66,7 @@ class Meaning:
     constant: Exact  # (rows,)
 
     def __getitem__(self, index: Tensor | slice) -> Meaning:
-        at = index if isinstance(index, slice) else np.asarray(index)
+        at = index if isinstance(index, slice) else to_numpy(index)
         return Meaning({node: c[at] for node, c in self.on.items()}, self.constant[at])
 
     def plus(self, constant: Tensor) -> Meaning:
@@ -146,7 +146,7 @@ class Audit:
         if meaning is None:
             return
         groups = max(len(slopes.upper), len(duals.alpha))
-        for r in np.flatnonzero(np.isfinite(np.asarray(claimed))).tolist():
+        for r in np.flatnonzero(np.isfinite(to_numpy(claimed))).tolist():
             g = r // (len(claimed) // groups)
             box = r * enclosure.boxes // len(claimed)
 
@@ -271,7 +271,7 @@ def adjoint(op: Affine, c: Exact) -> tuple[Exact, ...]:
         parts = np.split(c.reshape(op.shape), np.cumsum([s[op.axis] for s in op.in_shapes])[:-1], axis=op.axis)
         return tuple(p.reshape(-1) for p in parts)
     if isinstance(op, Pick):
-        index = np.asarray(op.index.reshape(-1))
+        index = to_numpy(op.index.reshape(-1))
         out = np.zeros(size(op.in_shape), dtype=object)
         np.add.at(out, index[index >= 0], c[index >= 0])
         return (out,)
@@ -287,7 +287,8 @@ def _weight(op: Linear | Scale) -> Exact:
 def _matrix(op: Any) -> Exact:
     """The matrix of an operation with one input, from what it does to unit vectors, which is exact. # (out, in)"""
     shape = op.in_shape
-    units = library(op.weight).eye(size(shape), dtype=library(op.weight).float64).reshape(-1, *shape)
+    number = counting(op.weight, size(shape))
+    units = retyped(number[:, None] == number, library(op.weight).float64).reshape(-1, *shape)
     return exact(flat(op.apply(units)).T)
 
 
@@ -344,18 +345,18 @@ def _planes(form: FoldedForm, above: Tensor, k: int) -> ExactPlanes:
     """The planes of a layer's neurons in a form that has them. # above: (neurons of the form in the layer,)"""
     network, block, count = form.enclosure.network, form.blocks[k], len(above)
     neurons = size(network.nodes[network.layers[k]].shape)
-    index = form.indices[k].numpy()
+    index = to_numpy(form.indices[k])
     every, g = np.zeros(neurons, dtype=object), exact(block.weight[count:])
     every[index] = exact(block.bias[count:])
     # where the form's columns are in the network: the inputs that vary, then the neurons of earlier layers
-    places = [(0, form.free.numpy())] + [(network.layers[i], form.indices[i].numpy()) for i in range(k)]
+    places = [(0, to_numpy(form.free))] + [(network.layers[i], to_numpy(form.indices[i])) for i in range(k)]
     on, first = {}, 0
     for node, where in places:
         part = np.zeros((neurons, size(network.nodes[node].shape)), dtype=object)
         part[np.ix_(index, where)] = g[:, first : first + len(where)]
         on[node], first = part, first + len(where)
     raised = np.zeros(neurons, dtype=bool)
-    raised[index] = above.numpy() > 0
+    raised[index] = to_numpy(above) > 0
     return ExactPlanes(on, every, raised)
 
 

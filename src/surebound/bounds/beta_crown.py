@@ -16,7 +16,7 @@ is kept, since the ascent is not monotone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -97,11 +97,15 @@ class Specification:
     def only(self, regions: Tensor) -> Specification:
         """Some of the regions. # (regions,) bool"""
         spans = [(a, b) for a, b, kept in zip(self.starts, self.starts[1:], regions.tolist(), strict=False) if kept]
-        index = torch.cat([torch.arange(a, b) for a, b in spans] or [torch.arange(0)])
+        index = self._numbers([row for a, b in spans for row in range(a, b)])
         starts = [0]
         for a, b in spans:
             starts.append(starts[-1] + b - a)
         return Specification(self.rows[index], tuple(starts), self.row_error[index])
+
+    def _numbers(self, values: Sequence[int]) -> Tensor:
+        """To index by, where the rows are."""
+        return torch.tensor(values, dtype=torch.int64, device=self.row_error.device)
 
     def row_scale(self) -> Tensor:
         """The size of each row's coefficients, by which float32 noise is judged. # (rows,)"""
@@ -119,14 +123,14 @@ class Specification:
         """Equal weights, or None when every region has one row. # (nodes, most_rows)"""
         if self.most_rows == 1:
             return None
-        counts = torch.tensor([b - a for a, b in pairwise(self.starts)])
-        valid = torch.arange(self.most_rows) < counts[region][:, None]
+        counts = self._numbers([b - a for a, b in pairwise(self.starts)])
+        valid = torch.arange(self.most_rows, device=region.device) < counts[region][:, None]
         return (valid / counts[region][:, None]).to(self.rows.constant.dtype)
 
     def mixed(self, region: Tensor, mix: Tensor | None) -> Rows:
         """Σ_r π_r row_r for each node."""
         if mix is None:
-            where = torch.tensor(self.starts)[region]
+            where = self._numbers(self.starts)[region]
             return replace(self.rows[where], error=self.row_error[where])
         n = len(region)
         out = self.rows.coefficients.new_empty(n, self.rows.coefficients.shape[1])
@@ -150,7 +154,7 @@ class Specification:
         for g, at in _groups(region):
             a, b = self.starts[g], self.starts[g + 1]
             value = columns[at] @ self.rows.coefficients[a:b].T + self.rows.constant[a:b]
-            out[at[:, None], torch.arange(b - a)] = value
+            out[at[:, None], torch.arange(b - a, device=at.device)] = value
         return out
 
     def to(self, dtype: torch.dtype) -> Specification:
@@ -307,7 +311,7 @@ def ascend(
     duals = replace(duals, alpha=slopes.fixed(duals.alpha))
     state = _Adam(duals.map(torch.zeros_like), duals.map(torch.zeros_like))
     region, start = nodes.region, specification.mixed(nodes.region, duals.mix)
-    alive = torch.arange(len(nodes))
+    alive = torch.arange(len(nodes), device=region.device)
     best: Bounded | None = None
     for step in range(config.iterations + 1):
         now = evaluate(form, start, slopes, duals)

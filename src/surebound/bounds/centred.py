@@ -146,7 +146,7 @@ class Centred:
     ) -> tuple[Tensor, Patch]:
         """All that a pass from ± single elements takes off their values at the reference on its way, and what it
         arrives at on the input. # (count,) float64"""
-        cost = torch.full((len(index),), self._underflow, dtype=torch.float64)
+        cost = self._centres[0].new_full((len(index),), self._underflow)
 
         def through_relu(k: int, c: Patch) -> Patch:
             pulled, price = activate(k, c)
@@ -157,7 +157,8 @@ class Centred:
             self._check()
             cost.add_(c.abs().dot(self._costs[i]))
 
-        start = {node: Patch.units(index, self._network.nodes[node].shape, torch.tensor(sign))}
+        unit = torch.tensor(sign, dtype=torch.float32, device=index.device)
+        start = {node: Patch.units(index, self._network.nodes[node].shape, unit)}
         return cost, pull_patches(self._network, start, through_relu, visit)
 
     def _input_cost(self, at_input: Patch, sign: float = 1.0) -> Tensor:
@@ -247,7 +248,7 @@ def _moved_to_origin(balls: Balls) -> Balls:
 
 def _without_biases(network: Network) -> Network:
     """Deviations from a reference see the linear part only."""
-    return Network(tuple(replace(node, op=_linear_part(node.op)) for node in network.nodes), network.output)
+    return replace(network, nodes=tuple(replace(node, op=_linear_part(node.op)) for node in network.nodes))
 
 
 def _linear_part(op: Affine | Neurons | Input) -> Affine | Neurons | Input:

@@ -89,7 +89,7 @@ class FoldedForm:
 
     def fold_neurons(self, node: int, index: Tensor, *, small: float = SMALL) -> Rows:
         """Elements of a node as rows over this form's columns. `small` as in `pull_patches`."""
-        one = torch.ones((), dtype=torch.float64)
+        one = self.enclosure.lower[0].new_ones(())
         return self._fold({node: Patch.units(index, self.enclosure.network.nodes[node].shape, one)}, small)
 
     def _fold(self, start: dict[int, Patch], small: float = SMALL) -> Rows:
@@ -116,7 +116,7 @@ class FoldedForm:
 
         flat = pull_patches(network, start, pass_stable, pull, small=small).full().flatten(1)
         out[:, : self.inputs] = flat[:, self.free]
-        fixed = torch.ones(flat.shape[1], dtype=torch.bool)
+        fixed = torch.ones_like(flat[0], dtype=torch.bool)
         fixed[self.free] = False
         if bool(fixed.any()):
             point = enclosure.lower[0].flatten()[fixed]

@@ -65,11 +65,11 @@ class Rows:
         return Rows(self.coefficients.to(dtype), self.constant.to(dtype), self.error.to(dtype))
 
 
-def joined(parts: Sequence[Rows], columns: int) -> Rows:
-    """Rows over the same columns, one group after the other."""
-    none = torch.zeros(0, dtype=torch.float64)
+def joined(parts: Sequence[Rows], columns: int, like: Tensor) -> Rows:
+    """Rows over the same columns, one group after the other; with none, of the kind of `like`."""
+    none = like.new_zeros(0)
     return Rows(
-        torch.cat([torch.zeros(0, columns, dtype=torch.float64), *(p.coefficients for p in parts)]),
+        torch.cat([like.new_zeros(0, columns), *(p.coefficients for p in parts)]),
         torch.cat([none, *(p.constant for p in parts)]),
         torch.cat([none, *(p.error for p in parts)]),
     )
@@ -215,5 +215,9 @@ def affine(form: Form, slope: Tensor) -> tuple[Tensor, Tensor]:
 
     # slope: (neurons,) float64 -> (inputs + 1, neurons), (inputs + 1, columns)
     """
-    x = torch.cat([torch.zeros(1, form.inputs, dtype=torch.float64), torch.eye(form.inputs, dtype=torch.float64)])
-    return form.forward(x, lambda k, v: v * slope[form.layers[k]])
+    return form.forward(corners(form.inputs, slope), lambda k, v: v * slope[form.layers[k]])
+
+
+def corners(inputs: int, like: Tensor) -> Tensor:
+    """The origin, then each unit vector. # (inputs + 1, inputs) of the kind of `like`"""
+    return torch.cat([like.new_zeros(1, inputs), torch.eye(inputs, dtype=like.dtype, device=like.device)])

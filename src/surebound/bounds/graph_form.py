@@ -181,4 +181,4 @@ class GraphForm:
 
     @property
     def indices(self) -> tuple[Tensor, ...]:
-        return tuple(torch.arange(self.network.width(k)) for k in range(self.depth))
+        return tuple(torch.arange(self.network.width(k), device=self.lower.device) for k in range(self.depth))

@@ -71,13 +71,13 @@ class Kernel:
                 continue
             bias = (block.bias + block.weight[:, : form.inputs] @ centre).float()[:, None]
             blocks.append(Block(where, block.weight.shape[1], *_both_ways(block.weight, radius, sparse), bias))
-        bias = torch.cat([torch.zeros(0, 1), *(block.bias for block in blocks)]).T.contiguous()
+        bias = torch.cat([centre.new_zeros(0, 1).float(), *(block.bias for block in blocks)]).T.contiguous()
         return Kernel(tuple(blocks), bias, centre.float(), radius.float(), balls)
 
     def with_planes(self, planes: "Sequence[Planes]", sparse: Callable[[Tensor], bool] = is_sparse) -> "Kernel":
         """The same with a plane above every open neuron in the place of its line."""
         some = [plane for plane in planes if len(plane.height)]
-        blocks, heights = [], [torch.zeros(0, 1)]
+        blocks, heights = [], [self.bias.new_zeros(0, 1)]
         for block, plane in zip(self.blocks, some, strict=True):
             both = _both_ways(plane.weight, self.radius, sparse)
             blocks.append(replace(block, plane=both[0], plane_transposed=both[1]))
@@ -108,8 +108,8 @@ class Kernel:
         """
         run = self._begin(specification, relaxation, nodes, duals)
         rows, problem = run.rows, run.problem
-        best, best_bound = run.duals.map(torch.clone), torch.full((len(nodes),), -torch.inf)
-        alive = torch.arange(len(nodes))
+        best, best_bound = run.duals.map(torch.clone), self.bias.new_full((len(nodes),), -torch.inf)
+        alive = torch.arange(len(nodes), device=nodes.region.device)
         for step in range(config.iterations + 1):
             bound = run.evaluate()
             better = bound > best_bound[alive]
@@ -122,7 +122,7 @@ class Kernel:
                 run, alive = run.only(going), alive[going]
             run.step(config, step)
         found = problem.end(rows, nodes, best)
-        lam, x = torch.zeros(len(nodes), self.neurons), torch.zeros(len(nodes), self.inputs)
+        lam, x = (self.bias.new_zeros(len(nodes), width) for width in (self.neurons, self.inputs))
         open_ = best_bound <= stop_above
         if bool(open_.any()):
             last = _Run(self, rows, problem[open_], best.map(lambda t: t[:, open_]))
@@ -179,20 +179,29 @@ class KernelRows:
 
     def members(self, region: Tensor) -> Tensor:
         """Which rows belong to each node's region. # (rows, nodes) bool"""
-        group = torch.repeat_interleave(torch.tensor([b - a for a, b in pairwise(self.starts)]))
+        group = torch.repeat_interleave(self._numbers([b - a for a, b in pairwise(self.starts)]))
         return group[:, None] == region
+
+    def first(self, region: Tensor) -> Tensor:
+        """The first row of each node's region. # (nodes,)"""
+        return self._numbers(self.starts)[region]
+
+    def _numbers(self, values: Sequence[int]) -> Tensor:
+        """To index by, where the rows are."""
+        return torch.tensor(values, dtype=torch.int64, device=self.constant.device)
 
     def spread(self, region: Tensor, mix: Tensor) -> Tensor:
         """π over all rows, 0 for those of other regions. # (nodes, most rows) -> (rows, nodes)"""
         member = self.members(region)
-        at = torch.arange(len(self.constant))[:, None] - torch.tensor(self.starts)[region]
+        at = torch.arange(len(self.constant), device=region.device)[:, None] - self._numbers(self.starts)[region]
         return torch.where(member, mix.T.gather(0, at.clamp(0, mix.shape[1] - 1)), 0.0)
 
     def gathered(self, region: Tensor, weights: Tensor) -> Tensor:
         """The inverse of `spread`. # (rows, nodes) -> (nodes, most rows)"""
         most = max(b - a for a, b in pairwise(self.starts))
-        at = torch.arange(most)[:, None] + torch.tensor(self.starts)[region]
-        inside = at < torch.tensor(self.starts)[region + 1]
+        starts = self._numbers(self.starts)
+        at = torch.arange(most, device=region.device)[:, None] + starts[region]
+        inside = at < starts[region + 1]
         return torch.where(inside, weights.gather(0, at.clamp_max(len(weights) - 1)), 0.0).T.contiguous()
 
 
@@ -237,9 +246,9 @@ class _Problem:
         free = relaxation.ambiguous[:, None].expand(-1, len(self.region))
         beta = None
         if self.split is not None:
-            absent = torch.zeros(1, len(self.region))
+            absent = self.upper.new_zeros(1, len(self.region))
             free = torch.cat([free, absent.bool()]).scatter(0, self.split, False)[:-1]
-            given = torch.zeros(len(free), len(self.region)) if duals.beta is None else duals.beta.T
+            given = absent.expand(len(free), -1) if duals.beta is None else duals.beta.T
             beta = torch.cat([given, absent]).gather(0, self.split)
         alpha = torch.where(free, duals.alpha.T.clamp(0.0, 1.0), self.upper).contiguous()
         return Duals(alpha, beta, None if duals.mix is None else rows.spread(self.region, duals.mix))
@@ -248,7 +257,7 @@ class _Problem:
         """The duals as the search has them: nodes are rows, and every neuron has a β."""
         beta = None
         if nodes.signs is not None:
-            every = torch.zeros(len(duals.alpha) + 1, len(nodes))
+            every = duals.alpha.new_zeros(len(duals.alpha) + 1, len(nodes))
             if self.split is not None and duals.beta is not None:
                 every.scatter_(0, self.split, duals.beta)
             beta = every[:-1].T.contiguous()
@@ -260,10 +269,10 @@ def _listed(signs: Tensor) -> tuple[Tensor, Tensor]:
     """Split neurons and their signs as `_Problem` has them. # (nodes, neurons) int8 -> (most splits, nodes) each"""
     node, neuron = torch.nonzero(signs, as_tuple=True)
     count = torch.bincount(node, minlength=len(signs))
-    place = torch.arange(len(node)) - (count.cumsum(0) - count)[node]
-    split = torch.full((int(count.max()), len(signs)), signs.shape[1])
+    place = torch.arange(len(node), device=node.device) - (count.cumsum(0) - count)[node]
+    split = node.new_full((int(count.max()), len(signs)), signs.shape[1])
     split[place, node] = neuron
-    sign = torch.zeros(split.shape)
+    sign = torch.zeros_like(split, dtype=torch.float32)
     sign[place, node] = signs[node, neuron].float()
     return split, sign
 
@@ -287,16 +296,16 @@ class _Run:
         self.kernel, self.rows, self.problem, self.duals = kernel, rows, problem, duals
         self.first, self.second = duals.map(torch.zeros_like), duals.map(torch.zeros_like)
         count, neurons = len(problem.region), kernel.neurons
-        self.lam, self.points = (torch.empty(kernel.inputs + neurons, count) for _ in range(2))
+        self.lam, self.points = (kernel.bias.new_empty(kernel.inputs + neurons, count) for _ in range(2))
         # the slopes that the signs of λ̄ chose, and 1 where λ̄ > 0, then b̄ there
-        self.chosen, self.offset = (torch.empty(neurons, count) for _ in range(2))
-        self.raised = None if problem.planes is None else torch.empty(neurons, count)  # λ̄ where a plane takes it up
+        self.chosen, self.offset = (kernel.bias.new_empty(neurons, count) for _ in range(2))
+        self.raised = None if problem.planes is None else torch.empty_like(self.offset)  # λ̄ where a plane takes it up
         # one row more: the neuron that does not exist, which `_Problem.split` may point to
-        self.mu, self.xhat, self.push = (torch.zeros(neurons + 1, count) for _ in range(3))
+        self.mu, self.xhat, self.push = (kernel.bias.new_zeros(neurons + 1, count) for _ in range(3))
         self.corner: Tensor | None = None  # (inputs, nodes) where −λ̄₀·z is least, over a ball
         self.member: Tensor | None = None if duals.mix is None else rows.members(problem.region)
         if duals.mix is None:
-            where = torch.tensor(rows.starts)[problem.region]
+            where = rows.first(problem.region)
             self.start = rows.start if len(rows.constant) == 1 else rows.start[:, where]  # (columns, nodes | 1)
             self.constant = rows.constant[where]
 

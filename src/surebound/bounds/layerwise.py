@@ -64,7 +64,7 @@ def layerwise(
     """Every layer, then the output, by the same method; intervals are kept where they are tighter."""
     enclosure = Enclosure(network, lower.double(), upper.double(), around=around)
     tighten_layers(enclosure, bounding, lambda: None)
-    everything = torch.arange(network.outputs)
+    everything = torch.arange(network.outputs, device=lower.device)
     low, high = bound_neurons(enclosure, network.output, everything, bounding, lambda: None)
     shape = enclosure.lower[network.output].shape
     enclosure.tighten(network.output, low.reshape(shape), high.reshape(shape))

@@ -100,7 +100,7 @@ def find_planes(
     """Planes for one region: an ascent at its unsplit root, from the root's duals. All but `form` in float32."""
     rows = KernelRows.of(kernel, specification)
     a, b = specification.starts[region], specification.starts[region + 1]
-    mix = torch.ones(b - a) if duals.mix is None else duals.mix[0, : b - a]
+    mix = torch.ones_like(rows.constant[a:b]) if duals.mix is None else duals.mix[0, : b - a]
     ascent = _Ascent(form, kernel, relaxation, rows.start[:, a:b] @ mix, float(rows.constant[a:b] @ mix))
     ascent.run(duals.alpha[0], config, check)
     return Found(sound_planes(form, *ascent.found()), ascent.best)
@@ -185,7 +185,7 @@ class _Ascent:
         slopes, kappas = [], []
         for layer, block, (t, used) in zip(self.layers, self.form.blocks, self._best, strict=True):
             layer.t = torch.where(used[:, None], t, layer.line[:, None])
-            dense, (neuron, place) = torch.zeros(block.weight.shape), torch.nonzero(layer.weight, as_tuple=True)
+            dense, (neuron, place) = layer.t.new_zeros(block.weight.shape), torch.nonzero(layer.weight, as_tuple=True)
             dense[neuron, layer.column[neuron, place]] = layer.t[neuron, place]
             slopes.append(dense)
             kappas.append(torch.where(used, layer.best_kappa(), layer.line) if layer.t.numel() else layer.kappa)
@@ -197,7 +197,7 @@ class _Ascent:
 
     def _evaluate(self) -> float:
         """d, one backward pass."""
-        self.lam, bound = self.start.clone(), torch.tensor(self.constant)
+        self.lam, bound = self.start.clone(), self.start.new_tensor(self.constant)
         for layer in reversed(self.layers):
             lam = self._pulled(layer)
             above, below = lam.clamp_min(0.0), lam.clamp_max(0.0) * layer.alpha
@@ -212,7 +212,7 @@ class _Ascent:
 
     def _step(self, moments: list[list[tuple[Tensor, Tensor]]], config: Ascent, step: int) -> None:
         """The minimiser carried forward, and all variables moved."""
-        points = torch.cat([self.corner, torch.zeros(self.kernel.neurons)])
+        points = torch.cat([self.corner, self.corner.new_zeros(self.kernel.neurons)])
         for layer, moment in zip(self.layers, moments, strict=True):
             lam, read = self._pulled(layer), layer.weight * points[layer.column]
             xhat, ends = read.sum(1) + layer.bias, layer.ends()
@@ -246,19 +246,16 @@ def _adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, config
 
 def _listed(form: FoldedForm, kernel: Kernel, relaxation: Relaxation, block: Block, at: slice) -> _Layer:
     before, inputs = block.weight.shape[1], kernel.inputs
-    scale = torch.cat([kernel.radius.double(), torch.ones(form.neurons, dtype=torch.float64)])[:before]
+    scale = torch.cat([kernel.radius.double(), torch.ones_like(form.lower)])[:before]
     neuron, read = torch.nonzero(block.weight, as_tuple=True)
     count = torch.bincount(neuron, minlength=len(block.bias))
-    place = torch.arange(len(neuron)) - (count.cumsum(0) - count)[neuron]
+    place = torch.arange(len(neuron), device=neuron.device) - (count.cumsum(0) - count)[neuron]
     shape = len(block.bias), int(count.max()) if len(count) else 0
-    column, weight = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape)
+    column, weight = neuron.new_zeros(shape), kernel.radius.new_zeros(shape)
     column[neuron, place] = read
     weight[neuron, place] = (block.weight * scale)[neuron, read].float()
-    ends = (
-        (torch.ones(inputs).neg(), torch.ones(inputs))
-        if kernel.balls is None
-        else (kernel.balls.lower, kernel.balls.upper)
-    )
+    one = torch.ones_like(kernel.radius)
+    ends = (-one, one) if kernel.balls is None else (kernel.balls.lower, kernel.balls.upper)
     low, high = (
         torch.cat([end, column_end.float()])
         for end, column_end in zip(ends, (torch.zeros_like(form.upper), form.upper.clamp_min(0.0)), strict=True)

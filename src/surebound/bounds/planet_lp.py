@@ -67,17 +67,17 @@ def affine_rows(
     """
     shape = network.nodes[node].shape
     if rows is None:
-        rows = torch.eye(int(np.prod(shape)), dtype=torch.float64)
+        rows = torch.eye(int(np.prod(shape)), dtype=torch.float64, device=network.device)
     found: dict[int, Matrix] = {}
 
     def activate(k: int, lam: Tensor) -> Tensor:
         if bool(lam.any()):
-            found[k] = lam.flatten(1).numpy()
+            found[k] = lam.flatten(1).cpu().numpy()
         return torch.zeros_like(lam)
 
     on_input, constant, error = network.pull({node: rows.reshape(len(rows), *shape)}, activate, errors)
-    slack = error.numpy() if errors is None else error.numpy() + UNDERFLOW
-    return AffineRows(on_input.flatten(1).numpy(), found, constant.numpy(), slack)
+    slack = error.cpu().numpy() if errors is None else error.cpu().numpy() + UNDERFLOW
+    return AffineRows(on_input.flatten(1).cpu().numpy(), found, constant.cpu().numpy(), slack)
 
 
 def affine_blocks(network: Network, errors: dict[int, Tensor] | None = None) -> tuple[AffineRows, ...]:
@@ -194,10 +194,10 @@ class Assembly:
 
 def _system(enclosure: Enclosure, blocks: Sequence[AffineRows], splits: Splits, *, exact: bool = False) -> System:
     """The relaxation, or with `exact` the MILP, of the layers in `blocks` over the one box of an enclosure."""
-    assembly = Assembly(enclosure.lower[0].numpy().reshape(-1), enclosure.upper[0].numpy().reshape(-1))
+    assembly = Assembly(*(end[0].cpu().numpy().reshape(-1) for end in (enclosure.lower, enclosure.upper)))
     inputs = np.arange(assembly.width)
     for k, block in enumerate(blocks):
-        low, high = (bound.numpy()[0] for bound in enclosure.layer(k))
+        low, high = (bound.cpu().numpy()[0] for bound in enclosure.layer(k))
         sign = splits.get(k, np.zeros(low.size, dtype=np.int8))
         low, high = np.where(sign > 0, np.maximum(low, 0.0), low), np.where(sign < 0, np.minimum(high, 0.0), high)
         before = assembly.columns(low, high)
@@ -293,7 +293,7 @@ def planet_bounds(
     blocks = affine_blocks(network, enclosure.errors)[:-1]
     target = affine_rows(network, network.output, rows.double(), enclosure.errors)
     if constant is not None:
-        extra = constant.double().reshape(-1).numpy()
+        extra = constant.double().reshape(-1).cpu().numpy()
         error = target.error + gamma(2) * (np.abs(target.constant) + np.abs(extra))
         target = replace(target, constant=target.constant + extra, error=error)
     return _minimise(_system(enclosure, blocks, splits or {}), target)
@@ -312,8 +312,8 @@ def milp_minimum(
 
     Accurate to the solver's tolerances only: a reference, not a proof.
     """
-    network, enclosure = _one_box(network, torch.from_numpy(box.lower), torch.from_numpy(box.upper), layers)
-    rows = torch.from_numpy(np.asarray(c, dtype=np.float64)).reshape(1, -1)
+    network, enclosure = _one_box(network, network.array(box.lower), network.array(box.upper), layers)
+    rows = network.array(np.asarray(c, dtype=np.float64)).reshape(1, -1)
     target, blocks = affine_rows(network, network.output, rows), affine_blocks(network, enclosure.errors)[:-1]
     found = _minimise(_system(enclosure, blocks, splits or {}, exact=True), target, time_limit)
     return Minimum(float(found.value[0]) + d, float(found.bound[0]) + d, found.x[0])
@@ -327,9 +327,9 @@ def _layer_by_layer(
 
     def tighten(node: int, system: System, chosen: Tensor) -> None:
         low, high = enclosure.lower[node].clone(), enclosure.upper[node].clone()
-        unit = torch.eye(low.numel(), dtype=torch.float64)[chosen]
+        unit = torch.eye(low.numel(), dtype=torch.float64, device=low.device)[chosen]
         target = affine_rows(network, node, torch.cat([unit, -unit]), enclosure.errors)
-        bound = torch.from_numpy(_minimise(system, target, time_limit if exact else None).bound)
+        bound = network.array(_minimise(system, target, time_limit if exact else None).bound)
         low.view(-1)[chosen], high.view(-1)[chosen] = bound[: len(chosen)], -bound[len(chosen) :]
         enclosure.tighten(node, low, high)
 
@@ -343,7 +343,8 @@ def _layer_by_layer(
             blocks.append(affine_rows(network, node, None, enclosure.errors))
         # last to first, so that every MILP is built from the sound bounds of the layers before it
         for k in reversed(range(len(targets) if exact else 0)):
-            tighten(targets[k], _system(enclosure, blocks[:k], {}, exact=True), torch.arange(blocks[k].constant.size))
+            every = torch.arange(blocks[k].constant.size, device=network.device)
+            tighten(targets[k], _system(enclosure, blocks[:k], {}, exact=True), every)
         found.append(enclosure)
     return LayerBounds(
         tuple(torch.cat([e.lower[node].flatten(1) for e in found]) for node in targets),

@@ -76,7 +76,7 @@ def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor
     sign, it is not improved further, and its other side stays at infinity. # (rows,) each"""
     both = rows.both_signs()
     reason, useful = _find_slopes(form, both, bounding, signs=True)
-    bound = torch.full((len(both),), -torch.inf, dtype=torch.float64)
+    bound = both.constant.new_full((len(both),), -torch.inf)
     bound[useful] = _sound_lower(form, both[useful], relax_form(form), reason.alpha[useful])
     return bound[: len(rows)], -bound[len(rows) :], reason
 
@@ -103,8 +103,8 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
     """
     n = len(rows)
     fast, thin = form.to(torch.float32), rows.to(torch.float32)
-    best, alpha = torch.full((n,), -torch.inf), torch.zeros(n, form.neurons)
-    lines = torch.zeros(n, dtype=torch.int8)
+    best, alpha = thin.constant.new_full((n,), -torch.inf), thin.constant.new_zeros(n, form.neurons)
+    lines = torch.zeros_like(best, dtype=torch.int8)
     for name in bounding.slopes:
         relaxation = _thin(form, fast, name)
         slopes = Slopes.of(relaxation, None)
@@ -114,7 +114,7 @@ def _find_slopes(form: Form, rows: Rows, bounding: LayerBounding, *, signs: bool
         best = torch.where(better, bound, best)
         alpha = torch.where(better[:, None], slope.repeat_interleave(n // len(slope), 0), alpha)
         lines[better] = LINES.index(name)
-    open_ = torch.ones(n, dtype=torch.bool)
+    open_ = torch.ones_like(best, dtype=torch.bool)
     if signs:
         open_ = (best.reshape(2, -1) <= 0).all(0).repeat(2)
     useful = open_ | (best > 0)
@@ -197,7 +197,7 @@ def settle_layers(
     From the first layer on that would take more multiply-adds than `budget`, all that came before it included, layers
     are not bounded; whether there was none. `most` is how many multiply-adds a pass may have, here and below.
     """
-    if not (float32_is_kept() and enclosure.network.piecewise_linear):
+    if not (float32_is_kept(enclosure.network.device) and enclosure.network.piecewise_linear):
         if witness is NOBODY and only is None:
             tighten_layers(enclosure, LayerBounding(ascent=None), check, most=most)
         enclosure.extend(len(enclosure.network.nodes) - 1)
@@ -277,7 +277,7 @@ def fold_network(
                 return None
         enclosure.tighten(node, low.reshape(1, *shape), high.reshape(1, *shape))
         ambiguous = torch.nonzero((low < 0) & (high > 0)).flatten()
-        rows = joined(kept, form.columns)
+        rows = joined(kept, form.columns, low)
         form = form.append(rows, ambiguous, low[ambiguous], high[ambiguous])
     enclosure.extend(len(network.nodes) - 1)
     return form

@@ -11,7 +11,8 @@ SPARSE_FROM = 2**14  # the least number of entries for which that is so
 
 def is_sparse(weight: Tensor) -> bool:
     """Whether a sparse product is faster. MKL has the one that is worth it."""
-    if weight.numel() < SPARSE_FROM or not torch.backends.mkl.is_available():
+    here = weight.device.type == "cpu" and torch.backends.mkl.is_available()
+    if weight.numel() < SPARSE_FROM or not here:
         return False
     return int(torch.count_nonzero(weight)) <= SPARSE_BELOW * weight.numel()
 

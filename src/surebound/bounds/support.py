@@ -28,7 +28,7 @@ def groups(
     masks = [block.weight != 0 for block in form.blocks]
     parts = [(part, _support(form, masks, rows.coefficients[part] != 0)) for part in order.split(group)]
     if sum(len(part) * _work(form, support) for part, support in parts) > worth * len(rows) * form.numbers:
-        yield torch.arange(len(rows)), form, rows
+        yield torch.arange(len(rows), device=order.device), form, rows
         return
     for part, support in parts:
         yield part, restricted(form, support), replace(rows[part], coefficients=rows.coefficients[part][:, support])

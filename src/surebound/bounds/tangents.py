@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Duals, Slopes, evaluate
-from surebound.bounds.form import Form, Rows
+from surebound.bounds.form import Form, Rows, corners
 from surebound.bounds.rounding import SLACK, UNDERFLOW, gamma
 from surebound.network.activation import Activation
 from surebound.network.activations import RELU
@@ -63,7 +63,7 @@ class TangentForm:
         count = len(rows)
         self.form, self.rows = form, replace(rows, error=form.start_error(rows))
         self.lower, self.upper = (_per_row(end, count) for end in (form.lower, form.upper))
-        nothing = torch.zeros(0)
+        nothing = self.lower.new_zeros(0)
         self._known = [(nothing, (nothing, nothing))] * 2  # the last slopes of either side, and what was found for them
         self.functions = tuple(function or RELU for function in form.enclosure.network.functions[: len(form.layers)])
 
@@ -142,9 +142,9 @@ class TangentForm:
         slope = torch.where(positive, now.above, now.below)
         offset = torch.where(positive, self._above(now.above)[0], self._below(now.below)[0])
         count, inputs, layers = len(slope), self.form.inputs, self.form.layers
-        x = torch.cat([torch.zeros(1, inputs, dtype=torch.float64), torch.eye(inputs, dtype=torch.float64)])
+        x = corners(inputs, slope).repeat(count, 1)
         slope, offset = (t.repeat_interleave(inputs + 1, 0) for t in (slope, offset))
-        values = self.form.forward(x.repeat(count, 1), lambda k, v: v * slope[:, layers[k]] + offset[:, layers[k]])
+        values = self.form.forward(x, lambda k, v: v * slope[:, layers[k]] + offset[:, layers[k]])
         xhat, columns = (value.unflatten(0, (count, inputs + 1)) for value in values)
         return xhat, columns
 

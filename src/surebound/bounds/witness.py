@@ -46,4 +46,4 @@ NOBODY = Witness()  # who does not want to know
 
 def by_trees(trees: list[tuple[Tensor, Any]]) -> Reason:
     """Of rows that were split: which, and their trees."""
-    return Reason(torch.zeros(0, dtype=torch.int8), torch.zeros(0, 0), trees)
+    return Reason(torch.zeros(0, dtype=torch.int8, device="cpu"), torch.zeros(0, 0, device="cpu"), trees)

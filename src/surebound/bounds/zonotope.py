@@ -95,8 +95,9 @@ def box_zonotope(lower: Tensor, upper: Tensor, dtype: torch.dtype) -> tuple[Zono
     centre = (lower + upper) / 2
     radius = torch.maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
     varying = torch.nonzero((lower < upper).flatten(1).any(0)).flatten()
-    generators = torch.zeros(len(varying), *centre.flatten(1).shape, dtype=dtype)
-    generators[torch.arange(len(varying)), :, varying] = radius.flatten(1)[:, varying].T.to(dtype)
+    generators = centre.new_zeros(len(varying), *centre.flatten(1).shape, dtype=dtype)
+    own = torch.arange(len(varying), device=varying.device)
+    generators[own, :, varying] = radius.flatten(1)[:, varying].T.to(dtype)
     generators = generators.reshape(len(varying), *centre.shape)
     error = torch.zeros_like(centre) if dtype == centre.dtype else _GAMMA[dtype](1) * radius + _LOST[dtype]
     return Zonotope(centre, generators, error, spread_of(generators)), varying
@@ -263,7 +264,7 @@ class Forward:
                 audit.neuron_bounds(
                     enclosure,
                     node,
-                    torch.arange(size(self.network.nodes[node].shape)),
+                    torch.arange(size(self.network.nodes[node].shape), device=self.network.device),
                     partial(self._lines, enclosure, box),
                     (lower[box].flatten(), upper[box].flatten()),
                     box,

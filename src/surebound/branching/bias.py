@@ -16,7 +16,7 @@ def biases(network: Network) -> list[Tensor]:
     Scales and shifts between the input and the first weights normalise pixels. They change what the input is and are no
     part of b, so that the scores do not depend on where normalised pixels have their 0. # (width,) float64 each
     """
-    values = {0: torch.zeros(1, *network.input_shape, dtype=torch.float64)}
+    values = {0: torch.zeros(1, *network.input_shape, dtype=torch.float64, device=network.device)}
     pixels = {0}  # nodes that are the input, element by element
     found = []
     for i, node in enumerate(network.nodes[1:], start=1):

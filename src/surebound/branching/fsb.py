@@ -53,7 +53,7 @@ class FSB:
         children = []
         signs = batch.nodes.signs
         if signs is None:
-            signs = torch.zeros(batch.lam.shape, dtype=torch.int8)
+            signs = torch.zeros_like(batch.lam, dtype=torch.int8)
         for sign in (1, -1):
             split = signs.scatter(1, neuron[:, None], sign)
             child = Bounding(Splits(batch.nodes.region, split), batch.duals, batch.lam, batch.bound)

@@ -32,7 +32,7 @@ class Mixture:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.rules = (UPB(context), SR(context))
-        self.record = torch.zeros(len(self.rules))
+        self.record = context.bias.new_zeros(len(self.rules))
         self.batches = 0
 
     @property
@@ -47,7 +47,8 @@ class Mixture:
         self.batches += 1
         if self.batches > self.often and self.batches & (self.batches - 1):  # then only the powers of two
             return self.leader.choose(batch)
-        some = torch.arange(0, len(batch.nodes), max(1, len(batch.nodes) // self.sample))
+        every = max(1, len(batch.nodes) // self.sample)
+        some = torch.arange(0, len(batch.nodes), every, device=batch.bound.device)
         better = self._compare(take(batch, some))
         if len(some) == len(batch.nodes):
             return better
@@ -65,10 +66,10 @@ class Mixture:
     def _gain(self, batch: Bounding, choices: Tensor) -> Tensor:
         """The product of both children's gains, each as a share of what the bound lacks. # (nodes, choices)"""
         count, width = choices.shape
-        index = torch.arange(count).repeat_interleave(2 * width)
-        signs = torch.zeros(batch.lam.shape, dtype=torch.int8) if batch.nodes.signs is None else batch.nodes.signs
+        index = torch.arange(count, device=choices.device).repeat_interleave(2 * width)
+        signs = torch.zeros_like(batch.lam, dtype=torch.int8) if batch.nodes.signs is None else batch.nodes.signs
         signs = signs[index]
-        side = torch.tensor([1, -1], dtype=torch.int8).repeat(count * width)
+        side = signs.new_tensor([1, -1]).repeat(count * width)
         signs.scatter_(1, choices.reshape(-1).repeat_interleave(2)[:, None], side[:, None])
         children = self.context.bound(Splits(batch.nodes.region[index], signs), batch.duals[index], self.ascent)
         lacking = (-batch.bound[index]).clamp_min(1e-30)

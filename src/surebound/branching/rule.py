@@ -74,8 +74,7 @@ def deepest_intercept(context: Context, lam: Tensor, open_: Tensor) -> Tensor:
     """The fallback of SR: the largest intercept term b̄⊙[λ̄]₊ in the deepest layer that has one, else the first
     open neuron of the deepest layer with any. # (nodes,)"""
     term = torch.where(open_, context.relaxation.intercept * lam.clamp_min(0.0), 0.0)
-    choice = torch.zeros(len(lam), dtype=torch.int64)
-    settled = torch.zeros(len(lam), dtype=torch.bool)
+    choice, settled = (lam.new_zeros(len(lam), dtype=dtype) for dtype in (torch.int64, torch.bool))
     for score in (term, open_.to(lam.dtype)):
         for where in reversed(context.layers):
             if where.start == where.stop:

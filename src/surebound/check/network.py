@@ -265,6 +265,7 @@ OPERATIONS: dict[str, Callable[[_Reader], Data | Array]] = {
     "Add": _Reader.sum,
     "AveragePool": lambda r: r.average_pool(tuple(r.attributes["kernel_shape"])),
     "BatchNormalization": _Reader.batch_norm,
+    "Cast": lambda r: r.constant(0).astype({1: np.float32, 11: np.float64}[r.attributes["to"]]),
     "Constant": lambda r: _array(r.attributes["value"]),
     "Conv": lambda r: r.conv(r.real(1), r.real(2) if 2 in r.given else None, r.attributes.get("group", 1)),
     "Div": lambda r: r.divided(r.data(), r.real(1)),

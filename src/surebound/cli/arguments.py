@@ -27,6 +27,24 @@ def add_search(parser: ArgumentParser) -> None:
     )
 
 
+def add_device(parser: ArgumentParser) -> None:
+    """Where to compute."""
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help="where bounds and attacks are computed: cpu (default), or cuda, cuda:1 and so on, which is untried",
+    )
+
+
+def check_device(name: str) -> None:
+    """Raise UsageError unless bounds can be computed there. All but the processor take torch, as it is, to find out."""
+    if name != "cpu":
+        from surebound.bounds.device import expect_exact
+
+        expect_exact(name)
+
+
 def positive_seconds(text: str) -> float:
     """A number of seconds above zero."""
     try:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from surebound import interrupts
 from surebound.attacks import ATTACKS
-from surebound.cli.arguments import count, eps_text, output_files, seed, set_threads, write_whole
+from surebound.cli.arguments import (
+    add_device,
+    check_device,
+    count,
+    eps_text,
+    output_files,
+    seed,
+    set_threads,
+    write_whole,
+)
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
 from surebound.cli.engine import add_engine, chosen_engine, threads_here
@@ -33,6 +42,7 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the random starting points (default 0)")
     add_engine(parser)
+    add_device(parser)
     parser.add_argument("--json", metavar="FILE", help="write accuracies, counts and the images attacked as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -42,6 +52,7 @@ def _run(args: Namespace) -> int:
     file = check_model(args.model)
     check_radius(args)
     files = output_files(keep=(file,), json=args.json)
+    check_device(args.device)
     watch = _Watch(quiet=args.quiet)
     interrupted = False
     attack = _prepare(args, file, chosen_engine(args), watch, clock)
@@ -105,7 +116,7 @@ def _prepare(args: Namespace, file: Path, engine: Engine, watch: _Watch, clock: 
 
         model = load_model(file)
         check_fits(model, dataset)
-        network = PortableNetwork(file, model=model, pack=engine.remote)
+        network = PortableNetwork(file, model=model, pack=engine.remote, device=args.device)
     return partial(
         attack,
         network,

@@ -14,7 +14,9 @@ from surebound import interrupts
 from surebound.attacks import ATTACKS
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
+    add_device,
     add_search,
+    check_device,
     eps_text,
     memory_size,
     output_files,
@@ -78,6 +80,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=memory_size, metavar="SIZE", help="what each process may take, about, such as 4G"
     )
+    add_device(parser)
     parser.add_argument("--json", metavar="FILE", help="write the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -90,6 +93,7 @@ def _run(args: Namespace) -> int:
     engine = chosen_engine(args)
     if args.check_proofs and args.proofs is None:
         raise UsageError("--check-proofs without --proofs: there is nothing to check; expected both")
+    check_device(args.device)
     task = _task(args)
     line = _Line(quiet=args.quiet)
     from surebound.evaluate.certify import certify, so_far
@@ -159,6 +163,7 @@ def _task(args: Namespace) -> "Task":
         proofs=None if args.proofs is None else Path(args.proofs),
         check_proofs=args.check_proofs,
         room=Room(args.memory),
+        device=args.device,
     )
 
 

@@ -186,7 +186,7 @@ def _multiply_adds_per_second(rows: int, columns: int) -> float:
     import torch
 
     batch = 256
-    a, b = torch.ones(batch, rows), torch.ones(rows, columns)
+    a, b = torch.ones(batch, rows, device="cpu"), torch.ones(rows, columns, device="cpu")
     repeats, begin = 0, time.monotonic()
     while repeats < 3 or time.monotonic() - begin < 0.1:
         torch.mm(a, b)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from surebound import interrupts
 from surebound.branching import CHOICES
 from surebound.cli.arguments import (
+    add_device,
     add_search,
     announce_threads,
+    check_device,
     check_network,
     check_property,
     memory_size,
@@ -76,6 +78,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=memory_size, metavar="SIZE", help="for the search's queue, such as 2G; beyond it, disk is used"
     )
+    add_device(parser)
     parser.add_argument("--early-stop", action="store_true", help="give up when the timeout is expected to be missed")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the verdict")
 
@@ -86,6 +89,7 @@ def _run(args: Namespace) -> int:
     files = output_files(keep=(net, problem), counterexample=args.counterexample, proof=args.proof, json=args.json)
     _check_format(args)
     check_engine(args)
+    check_device(args.device)
     work = _Work(args)
 
     def interrupted() -> None:
@@ -224,13 +228,14 @@ class _Work:
             cluster=args.cluster,
             resources=args.resources,
             proof=args.proof is not None,
+            device=args.device,
         )
         if args.proof_format == "aptp":
             from surebound.proof.aptp import check_sayable
 
             check_sayable(args.net, problem)
             options = replace(options, strategy=replace(options.strategy, input_limit=-1))  # neurons are split
-        return verify(model.tensors(), problem, options, clock=self.clock)
+        return verify(model, problem, options, clock=self.clock)
 
     def _deadline(self, doing: str) -> Deadline:
         self.doing = doing

@@ -95,10 +95,11 @@ class Images:
 
     def take(self, indices: Tensor | NDArray[np.integer] | Sequence[int]) -> tuple[Tensor, Tensor]:
         """Pixels (batch, channels, height, width) float32 in [0, 1], and labels (batch,) int64, at these indices."""
-        index = torch.as_tensor(indices) if len(indices) else torch.empty(0, dtype=torch.int64)
+        device = self.pixels.device
+        index = torch.as_tensor(indices if len(indices) else np.zeros(0, np.int64), device=device)
         if index.dim() != 1 or index.dtype == torch.bool or index.is_floating_point():
             raise UsageError(f"image indices of shape {list(index.shape)} and type {_name(index)}; expected integers")
-        index = index.to(self.pixels.device, torch.int64)
+        index = index.to(torch.int64)
         outside = index[(index < 0) | (index >= len(self))]
         if len(outside):
             raise UsageError(f"image {int(outside[0])} of {len(self)}; expected an index from 0 to {len(self) - 1}")

@@ -98,7 +98,7 @@ def _tensor(array: Array) -> Tensor:
 def _statistics(images: Images) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel, in two passes over pieces of the images."""
     count = images.pixels[:, 0].numel()
-    mean, variance = torch.zeros(2, images.pixels.shape[1], dtype=torch.float64)
+    mean, variance = torch.zeros(2, images.pixels.shape[1], dtype=torch.float64, device="cpu")
     for pixels in _pieces(images):
         mean += pixels.sum(dim=(0, 2, 3)) / count
     for pixels in _pieces(images):

@@ -49,11 +49,11 @@ class Balls:
     norm: Norm
 
     @staticmethod
-    def of(balls: Sequence[Ball]) -> "Balls":
+    def of(balls: Sequence[Ball], device: str = "cpu") -> "Balls":
         """In float64, radii rounded up."""
         ends = ([b.centre for b in balls], [b.lower for b in balls], [b.upper for b in balls])
-        centre, lower, upper = (torch.stack([torch.from_numpy(v) for v in end]) for end in ends)
-        radius = torch.tensor([[round_up(b.radius)] for b in balls], dtype=torch.float64)
+        centre, lower, upper = (torch.stack([torch.from_numpy(v) for v in end]).to(device) for end in ends)
+        radius = torch.tensor([[round_up(b.radius)] for b in balls], dtype=torch.float64, device=device)
         return Balls(centre, radius, lower, upper, balls[0].norm)
 
     def map(self, f: Callable[[Tensor], Tensor]) -> "Balls":

@@ -55,7 +55,7 @@ def certify(
     model = load_model(task.file)
     check_fits(model, task.dataset)
     setup = CertifySetup(
-        network=PortableNetwork(task.file, model=model, pack=engine.remote),
+        network=PortableNetwork(task.file, model=model, pack=engine.remote, device=task.device),
         eps=task.eps,
         settings=task.settings,
         samples=task.samples,

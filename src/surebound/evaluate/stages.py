@@ -190,6 +190,7 @@ class Certifier:
             seed=settings.seed,
             early_stop=settings.early_stop,
             memory=self.room.queue,
+            device=self.model.network.device,
         )
 
     def _image(self, sample: Sample, predicted: int) -> "_Image":
@@ -251,7 +252,8 @@ class _Image(Question):
 
     def resume(self, left: Open) -> None:
         """After screening."""
-        self.learn(torch.tensor([-torch.inf if j in left.rivals else torch.inf for j in self.rivals]).double())
+        known = [-torch.inf if j in left.rivals else torch.inf for j in self.rivals]
+        self.learn(torch.tensor(known, dtype=torch.float64, device="cpu"))
         if self.record is not None:
             for region, lines in left.proved:
                 self.record.by_row(region, lines, row=0, rows=1)

@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from surebound.bounds.device import CPU, expect_exact
 from surebound.data.dataset import Dataset, Images
 from surebound.domain.sets import exact_norm
 from surebound.errors import MissingFileError, NetworkError, UsageError
@@ -45,8 +46,10 @@ class Task:
     proofs: Path | None = None  # the folder for proofs of the images that are verified
     check_proofs: bool = False
     room: Room = Room()
+    device: str = CPU  # where bounds and attacks are computed
 
     def __post_init__(self) -> None:
+        expect_exact(self.device)
         if self.check_proofs and self.proofs is None:
             raise UsageError("proofs are to be checked, but not written; expected a folder for them")
         if self.proofs is not None:
@@ -108,7 +111,7 @@ class Samples:
 
     def __init__(self, images: Images, indices: Sequence[int]) -> None:
         self._at = {image: k for k, image in enumerate(indices)}
-        chosen = torch.tensor(indices, dtype=torch.int64)
+        chosen = torch.tensor(indices, dtype=torch.int64, device=images.pixels.device)
         self._images = Images(images.pixels[chosen].cpu(), images.labels[chosen].cpu()) if len(indices) else images
 
     def __getitem__(self, image: int) -> Sample:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import final
 
+from surebound.bounds.device import plain_convolutions
 from surebound.evaluate.proofs import ProofFolder, ProofParcels
 from surebound.evaluate.radius import search_radius
 from surebound.evaluate.room import Room
@@ -66,7 +67,8 @@ class CertifySetup:
         certifier = Certifier(self.network.model, self.eps, self.settings, parcels or self.proofs, self.room)
 
         def do(work: Work, _: Call) -> Result:
-            result = self._perform(certifier, work)
+            with plain_convolutions(certifier.model.network.device):
+                result = self._perform(certifier, work)
             return result if parcels is None else Result(result.rows, result.open, parcels.collect())
 
         return do

@@ -15,8 +15,9 @@ from surebound.network.model import Model
 class PortableNetwork:
     """A network's file. What is loaded from it stays where it is; with `pack`, the bytes go along instead."""
 
-    def __init__(self, path: Path, *, model: Model | None = None, pack: bool = False) -> None:
-        self._path, self._model = path, model
+    def __init__(self, path: Path, *, model: Model | None = None, pack: bool = False, device: str = "cpu") -> None:
+        self._path, self._device = path, device
+        self._model = None if model is None else model.tensors(device)
         names = (path.name, *read_onnx(path).outside) if pack else ()
         self._bytes = {name: (path.parent / name).read_bytes() for name in names}
 
@@ -25,10 +26,10 @@ class PortableNetwork:
 
     @property
     def model(self) -> Model:
-        """The network, loaded once in each process."""
+        """The network on its device, loaded once in each process."""
         if self._model is None:
             with self.file() as path:
-                self._model = load_model(path)
+                self._model = load_model(path).tensors(self._device)
         return self._model
 
     @contextmanager

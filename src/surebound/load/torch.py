@@ -5,6 +5,7 @@ what only moves numbers is run on positions, what computes is looked up in a tab
 """
 
 import copy
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ class _Interpreter:
         x: Data = args[0]
         if _has_data(args[1:]) or _has_data(kwargs):
             raise UnsupportedOpError("what to move depends on the network's input; expected constants")
-        positions = torch.arange(int(torch.tensor(x.shape).prod())).reshape(x.shape)
+        positions = torch.arange(prod(x.shape), device="cpu").reshape(x.shape)
         moved = _plain(node, [positions, *args[1:]], kwargs)
         return self._wrap(x, moved)
 

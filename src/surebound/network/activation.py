@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from surebound.network.arrays import library, retyped, zeros
+from surebound.network.arrays import counting, library, retyped, zeros
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,7 +157,7 @@ class Activation:
         width, lib = upper - lower, library(lower)
         wide, where = width > _NARROW, lib.where
         step = where(wide, width, 1.0) / _SAMPLES
-        shares = (lib.arange(_SAMPLES + 1) / _SAMPLES).reshape(-1, *(1 for _ in lower.shape))
+        shares = (counting(lower, _SAMPLES + 1) / _SAMPLES).reshape(-1, *(1 for _ in lower.shape))
         values = self.value(lower + (upper - lower) * retyped(shares, lower.dtype))
         tangent = self.slope(lower / 2 + upper / 2)
         below = _supporting(values)
@@ -169,7 +169,7 @@ def _supporting(values: Tensor) -> Tensor:
     """The slope, per sample, of a line below all samples that is as high as can be in the middle. # (samples, …)"""
     lib, middle = library(values), len(values) // 2
     height, right = values[middle], values[middle + 1 :]
-    steps = retyped(lib.arange(middle) + 1, values.dtype).reshape(-1, *(1 for _ in height.shape))
+    steps = retyped(counting(values, middle) + 1, values.dtype).reshape(-1, *(1 for _ in height.shape))
     for i in range(middle):
         share = (middle - i) / (steps + (middle - i))
         height = lib.minimum(height, lib.amin(values[i] * (1.0 - share) + right * share, 0))

@@ -38,8 +38,8 @@ class Normalise(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1))
+        self.register_buffer("mean", torch.tensor(mean, device="cpu").reshape(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, device="cpu").reshape(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """# (batch, channels, height, width)"""
@@ -58,7 +58,8 @@ def architecture(
             f"a normalisation by means {list(mean)} and deviations {list(std)}; "
             f"expected {in_shape[0]} of each, with positive deviations"
         )
-    network = nn.Sequential(Normalise(mean, std), *factory(tuple(in_shape), classes))
+    with torch.device("cpu"):  # whatever torch's default is: weights are drawn here, and moved
+        network = nn.Sequential(Normalise(mean, std), *factory(tuple(in_shape), classes))
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             initialise(module)

@@ -41,14 +41,12 @@ class Library(Protocol):
 
     def amax(self, x: "Tensor", axis: int) -> "Tensor": ...
     def amin(self, x: "Tensor", axis: int) -> "Tensor": ...
-    def arange(self, n: int) -> "Tensor": ...
     def argwhere(self, x: "Tensor") -> "Tensor": ...
     def bincount(self, x: "Tensor") -> "Tensor": ...
     def broadcast_to(self, x: "Tensor", shape: tuple[int, ...]) -> "Tensor": ...
     def clip(self, x: "Tensor", low: float, high: float) -> "Tensor": ...
     def exp(self, x: "Tensor") -> "Tensor": ...
     def expm1(self, x: "Tensor") -> "Tensor": ...
-    def eye(self, n: int, *, dtype: "torch.dtype") -> "Tensor": ...
     def isfinite(self, x: "Tensor") -> "Tensor": ...
     def log1p(self, x: "Tensor") -> "Tensor": ...
     def maximum(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
@@ -71,8 +69,17 @@ def library(x: object) -> Library:
 
 
 def zeros(like: "Tensor", *shape: int) -> "Tensor":
-    """Of the type of `like`."""
+    """Of the type and on the device of `like`."""
     return np.zeros(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_zeros(shape)
+
+
+def counting(like: "Tensor", count: int) -> "Tensor":
+    """0, 1, …, of the library and on the device of `like`."""
+    if isinstance(like, np.ndarray):
+        return np.arange(count)
+    import torch
+
+    return torch.arange(count, device=like.device)
 
 
 def flat(x: "Tensor") -> "Tensor":
@@ -125,10 +132,15 @@ def no_gradients(x: "Tensor") -> AbstractContextManager[None]:
     return torch.no_grad()
 
 
-def tensor(x: "Tensor | NDArray[Any]") -> "Tensor":
-    """A tensor of torch that shares the numbers of x."""
-    if not isinstance(x, np.ndarray):
-        return x
-    import torch
+def to_numpy(x: "Tensor | NDArray[Any]") -> "NDArray[Any]":
+    """A NumPy array, which shares the numbers of x if they are in the processor's memory."""
+    return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
 
-    return torch.from_numpy(x)
+
+def tensor(x: "Tensor | NDArray[Any]", device: str = "cpu") -> "Tensor":
+    """A tensor of torch on a device, which shares the numbers of x if they are there."""
+    if isinstance(x, np.ndarray):
+        import torch
+
+        x = torch.from_numpy(x)
+    return x.to(device)

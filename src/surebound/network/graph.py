@@ -72,6 +72,7 @@ class Network:
     nodes: tuple[Node, ...]
     output: int
     numpy: bool = False  # whether it holds NumPy arrays, else torch's tensors
+    device: str = "cpu"  # where its tensors are, and those that are made for it
 
     @property
     def input_shape(self) -> Shape:
@@ -153,13 +154,15 @@ class Network:
         """The same network with its weights in float32."""
         return self.to(library(self.array(np.zeros(0))).float32)
 
-    def tensors(self) -> Network:
-        """The same network over torch's tensors, which share the numbers."""
-        return replace(self._with(tensors), numpy=False)
+    def tensors(self, device: str = "cpu") -> Network:
+        """The same network over torch's tensors on a device, which share the numbers if they are there."""
+        if not self.numpy and self.device == device:
+            return self
+        return replace(self._with(lambda op: tensors(op, device)), numpy=False, device=device)
 
     def array(self, x: NDArray[Any]) -> Tensor:
-        """x as an array of the kind that the network holds."""
-        return x if self.numpy else tensor(x)  # type: ignore[return-value]
+        """x as an array of the kind that the network holds, where it is."""
+        return x if self.numpy else tensor(x, self.device)  # type: ignore[return-value]
 
     def _with(self, change: Callable[[Affine], Affine]) -> Network:
         nodes = (n if isinstance(n.op, Neurons | Input) else Node(change(n.op), n.inputs, n.name) for n in self.nodes)

@@ -21,6 +21,6 @@ class Model:
     replay: Replay
     source: str
 
-    def tensors(self) -> "Model":
-        """The same over torch's tensors."""
-        return replace(self, network=self.network.tensors())
+    def tensors(self, device: str = "cpu") -> "Model":
+        """The same over torch's tensors on a device."""
+        return replace(self, network=self.network.tensors(device))

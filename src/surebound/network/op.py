@@ -77,7 +77,8 @@ def absolute(op: OpT) -> OpT:
     return _map_floats(op, abs)
 
 
-def tensors(op: OpT) -> OpT:
-    """The op over torch's tensors, which share the numbers."""
-    changed = {name: arrays.tensor(value) for name, value in held(op).items() if arrays.tensor(value) is not value}
+def tensors(op: OpT, device: str) -> OpT:
+    """The op over torch's tensors on a device, which share the numbers if they are there."""
+    moved = {name: (value, arrays.tensor(value, device)) for name, value in held(op).items()}
+    changed = {name: new for name, (old, new) in moved.items() if new is not old}
     return replace(op, **changed) if changed else op

@@ -35,7 +35,7 @@ class Patch:
     @staticmethod
     def units(index: Tensor, shape: Shape, value: Tensor) -> "Patch":
         """Row i is a number at element index[i] and 0 elsewhere."""
-        rows = torch.arange(len(index))
+        rows = torch.arange(len(index), device=index.device)
         if len(shape) == 1:
             values = value.new_zeros(len(index), *shape)
             values[rows, index] = value
@@ -79,8 +79,8 @@ class Patch:
         """The coefficients on some elements of the node, counted without axes. # (count,) -> (rows, count)"""
         if self.origin is None:
             return self.values.flatten(1)[:, index]
-        column = torch.zeros(self.shape, dtype=torch.int64)
-        column.view(-1)[index] = torch.arange(1, len(index) + 1)  # 0 for all that is not asked for
+        column = torch.zeros(self.shape, dtype=torch.int64, device=index.device)
+        column.view(-1)[index] = torch.arange(1, len(index) + 1, device=index.device)  # 0: it is not asked for
         out = self.values.new_zeros(len(self), len(index) + 1)
         return out.scatter_(1, self.under(column).flatten(1), self.values.flatten(1))[:, 1:]
 
@@ -88,7 +88,7 @@ class Patch:
         """With the zeros around the windows. # (rows, *shape)"""
         if self.origin is None:
             return self.values
-        return self.at(torch.arange(size(self.shape))).reshape(-1, *self.shape)
+        return self.at(torch.arange(size(self.shape), device=self.values.device)).reshape(-1, *self.shape)
 
     def __add__(self, other: "Patch") -> "Patch":
         if self.origin is None or other.origin is None:
@@ -104,7 +104,7 @@ class Patch:
         for part, begins in ((self.values, [0] * len(first)), (other.values, shift[0].tolist())):
             where = [slice(b - f, b - f + n) for b, f, n in zip(begins, first, part.shape[2:], strict=True)]
             values[(slice(None), slice(None), *where)] += part
-        return Patch(values, self.origin + torch.tensor(first), self.shape)
+        return Patch(values, self.origin + self.origin.new_tensor(first), self.shape)
 
 
 def unravelled(index: Tensor, shape: Shape) -> list[Tensor]:
@@ -179,9 +179,9 @@ def adjoint(op: Affine, c: Patch, small: float = SMALL) -> tuple[Patch, ...]:
 def _through_conv(conv: Conv, c: Tensor, origin: Tensor, small: float) -> Patch:
     """Places of the kernel from o on cover the input from s·o − padding on."""
     values, lengths = conv.spread(c), conv.in_shape[1:]
-    begins = origin * torch.tensor(conv.stride) - torch.tensor(conv.padding)
+    begins = origin * origin.new_tensor(conv.stride) - origin.new_tensor(conv.padding)
     for axis, length in enumerate(lengths):  # what lies in the padding is multiplied with zeros
-        at = begins[:, axis, None] + torch.arange(values.shape[axis + 2])
+        at = begins[:, axis, None] + torch.arange(values.shape[axis + 2], device=begins.device)
         inside = ((at >= 0) & (at < length)).to(values.dtype)
         values = values * inside.reshape(
             len(values), 1, *(at.shape[1] if a == axis else 1 for a in range(len(lengths)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surebound.bounds.form import Form
 from surebound.bounds.witness import GRID, LINES, Ends, Lines, Reason, Witness
+from surebound.network.arrays import to_numpy
 from surebound.network.graph import Network
 from surebound.proof.forest import Forest
 
@@ -56,7 +57,7 @@ class BoxRecord(Witness):
 
     def neurons(self, form: Form) -> Array:
         """The numbers, in the whole network, of a form's neurons."""
-        parts = [start + index.numpy() for start, index in zip(self.starts, form.indices, strict=False)]
+        parts = [start + to_numpy(index) for start, index in zip(self.starts, form.indices, strict=False)]
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     # ---- layers
@@ -80,7 +81,7 @@ class BoxRecord(Witness):
             for code, lines in enumerate(LINES):
                 mine = some & (reason.lines[which] == code)
                 if bool(mine.any()):
-                    alpha = (reason.alpha[which][mine] * GRID).round().to(torch.uint8).numpy()
+                    alpha = to_numpy((reason.alpha[which][mine] * GRID).round().to(torch.uint8))
                     own = (alpha, columns) if lines == "stored" else (None, None)
                     self._claim(lines, _claims(index[mine], side, end[mine], *own))
         return found
@@ -159,8 +160,8 @@ def _less(found: Ends, known: Ends, room: float) -> tuple[Ends, Ends]:
 def _claims(
     neuron: Tensor, side: int | Tensor, bound: Tensor, alpha: Array | None = None, columns: Array | None = None
 ) -> _Claims:
-    sides = np.broadcast_to(np.asarray(side), neuron.shape)
-    return _Claims(neuron.numpy(), sides, bound.numpy(), alpha, columns)
+    sides = np.broadcast_to(side if isinstance(side, int) else to_numpy(side), neuron.shape)
+    return _Claims(to_numpy(neuron), sides, to_numpy(bound), alpha, columns)
 
 
 def _without_repeats(claims: Sequence[_Claims]) -> list[list[_Claims]]:

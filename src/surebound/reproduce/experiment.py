@@ -69,15 +69,10 @@ def refuse(place: Place, experiment: str, *, taken: bool) -> None:
 
 def check(place: Place) -> "Dataset":
     """The images, after everything was tried that a training would only complain about later."""
-    import torch
-
+    from surebound.bounds.device import expect_usable
     from surebound.data import load_dataset
 
-    try:
-        torch.empty(0, device=place.device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"--device '{place.device}' cannot be used here: {reason}") from error
+    expect_usable(place.device, f"--device '{place.device}'")
     return load_dataset(place.scale.dataset, place.data_dir)
 
 

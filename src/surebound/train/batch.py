@@ -24,16 +24,16 @@ class Draws:
 
     def __init__(self, *key: int, size: int, part: slice | None = None, device: torch.device | None = None) -> None:
         state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
-        self.generator = torch.Generator().manual_seed(int(state >> np.uint64(1)))
+        self.generator = torch.Generator("cpu").manual_seed(int(state >> np.uint64(1)))
         self._size, self._part, self._device = size, part or slice(None), device
 
     def uniform(self, *shape: int) -> Tensor:
         """U[0, 1) for every sample of this process. # (batch, *shape)"""
-        return torch.rand(self._size, *shape, generator=self.generator)[self._part].to(self._device)
+        return torch.rand(self._size, *shape, generator=self.generator, device="cpu")[self._part].to(self._device)
 
     def shared(self, *shape: int) -> Tensor:
         """U[0, 1), the same in every process. # (*shape)"""
-        return torch.rand(*shape, generator=self.generator).to(self._device)
+        return torch.rand(*shape, generator=self.generator, device="cpu").to(self._device)
 
 
 @final

@@ -161,7 +161,7 @@ def _placed(entry: object, parameter: Tensor, names: set[str], what: str) -> dic
     for name, value in found.items():
         if not isinstance(value, Tensor):
             raise UsageError(f"'{name}' {what} is {shown(value)}; expected a tensor")
-        like = torch.zeros(()) if name == _COUNTER else parameter
+        like = torch.zeros((), device="cpu") if name == _COUNTER else parameter
         _check_fits(value, like, f"'{name}' {what}")
         if name == _COUNTER and not 0 <= float(value) < inf:
             raise UsageError(f"'{name}' {what} is {float(value)}; expected a count of steps")
@@ -178,7 +178,7 @@ def _check_fits(tensor: Tensor, like: Tensor, what: str) -> None:
 
 def _plain(tensor: Tensor) -> Tensor:
     """A copy in plain order, on the CPU, that shares memory with nothing."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -229,7 +229,7 @@ def _neuron_bounds(
 
     def run(*_: Tensor) -> Interval:
         pick = torch.zeros(stop - start, prod(layer.shape), dtype=layer.weight.dtype, device=layer.weight.device)
-        pick[torch.arange(stop - start), torch.arange(start, stop)] = 1.0
+        pick.diagonal(start).fill_(1.0)
         rows = layer.adjoint(pick.reshape(-1, *layer.shape))
         bias = 0.0 if layer.bias is None else layer.bias.repeat_interleave(prod(layer.shape[1:]))[start:stop]
         constant = layer.weight.new_zeros(batch, stop - start) + bias

@@ -118,7 +118,7 @@ class Loop:
             raise UsageError(f"data.batch is {config.data.batch}; expected at most the {len(self._images)} images")
         self.plan = Plan(config.schedule, config.optimiser, float(config.eps), epoch_steps)
         self._tally = _Tally()
-        self._order = (-1, torch.empty(0, dtype=torch.int64))  # the epoch, and its order
+        self._order = (-1, torch.empty(0, dtype=torch.int64, device="cpu"))  # the epoch, and its order
         self._pace: float | None = None  # seconds per step, lately
         self.validation: Validation | None = None
         self.steps_made = 0  # by this process
@@ -192,7 +192,7 @@ class Loop:
         epoch, within = divmod(step, self.plan.epoch_steps)
         if self._order[0] != epoch:
             draws = Draws(self._config.seed, _ORDER, epoch, size=0)
-            self._order = epoch, torch.randperm(len(self._images), generator=draws.generator)
+            self._order = epoch, torch.randperm(len(self._images), generator=draws.generator, device="cpu")
         size = self._config.data.batch
         x, y = self._images.take(self._order[1][within * size : (within + 1) * size][self._share])
         augment = Draws(self._config.seed, _AUGMENT, step, size=size)
@@ -241,7 +241,7 @@ class Loop:
 
     def _validate(self) -> Validation:
         settings = self._config.validation
-        x, y = self._test.take(torch.arange(len(self._test)))
+        x, y = self._test.take(range(len(self._test)))
         return validate(
             self._chain,
             x,

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from surebound.bounds.device import expect_usable
 from surebound.data import load_dataset
 from surebound.data.dataset import Dataset
 from surebound.errors import NetworkError, ResourceError, UsageError
@@ -44,7 +45,8 @@ def run(
 ) -> TrainResult:
     """Train, and write the output folder. Under torchrun, all processes call this."""
     begin = time.monotonic()
-    device = _device(config.run.device)
+    expect_usable(config.run.device, f"run.device is '{config.run.device}', which")
+    device = torch.device(config.run.device)
     if dataset is None:
         dataset = load_dataset(config.data.name, data_dir)
     else:
@@ -104,7 +106,7 @@ def network(config: TrainConfig, dataset: Dataset) -> nn.Sequential:
 def _try_out(chain: Chain, classes: int) -> None:
     """Refuse a network that cannot run on the images, or means something else to torch than to us, before training."""
     was_training = chain.module.training
-    x = torch.rand(2, *chain.in_shape, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(2, *chain.in_shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
     x = x.to(next(chain.module.parameters()))
     try:
         with torch.no_grad():
@@ -119,16 +121,6 @@ def _try_out(chain: Chain, classes: int) -> None:
         raise NetworkError(f"the network has outputs of shape {shape}; expected [{classes}], one for each class")
     if not torch.allclose(expected, found, rtol=1e-3, atol=1e-4 * float(expected.abs().max()) + 1e-6):
         raise NetworkError("the network computes something else than its layers one after the other; expected a chain")
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.ones(1, device=device).add(1).item()
-    except Exception as error:  # a backend can raise anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UsageError(f"run.device is '{name}', which cannot be used here: {reason}") from error
-    return device
 
 
 def _share(module: nn.Module, world: World) -> None:

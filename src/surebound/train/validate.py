@@ -40,7 +40,7 @@ def validate(
     """Measure on images x (n, *in_shape) with labels y (n,)."""
     with torch.no_grad():
         layers = chain.layers().detach()
-    sums = torch.zeros(3 + len(chain.parts) - 1, dtype=torch.float64)
+    sums = torch.zeros(3 + len(chain.parts) - 1, dtype=torch.float64, device="cpu")
     for part, (px, py) in enumerate(zip(x.split(batch), y.split(batch), strict=True)):
         draws = Draws(*key, part, size=len(px), device=device)
         point = Batch(x=px.to(device), y=py.to(device), eps=eps, kappa=1.0, ramp=1.0, risen=1.0, draws=draws)

@@ -25,7 +25,7 @@ class Bounder:
     def __init__(self, subject: Subject, strategy: Strategy, clock: Clock, *, planes: bool) -> None:
         self.subject, self.strategy, self.clock = subject, strategy, clock
         self._of: dict[int, Subject] = {}  # region -> its subject, where that has planes
-        self._seen = torch.zeros(subject.regions, dtype=torch.int64)
+        self._seen = torch.zeros(subject.regions, dtype=torch.int64, device="cpu")
         self._room = 0  # how many regions may still get planes
         if planes and strategy.planes_after is not None and isinstance(subject.form, FoldedForm):
             self._room = strategy.planes_limit // max(subject.form.numbers, 1)
@@ -35,7 +35,7 @@ class Bounder:
         if not self._room or self.strategy.planes_after is None:
             return
         before = self._seen.clone()
-        self._seen += torch.bincount(region, minlength=len(self._seen))
+        self._seen += torch.bincount(region, minlength=len(self._seen)).cpu()
         due = (before < self.strategy.planes_after) & (self._seen >= self.strategy.planes_after)
         for g in torch.nonzero(due).flatten().tolist()[: self._room]:
             self._find(g)
@@ -46,7 +46,7 @@ class Bounder:
         if len(parts) == 1:
             return parts[0][0].bound(nodes, duals, ascent, stop_above)
         bounded = [(at, subject.bound(nodes[at], duals[at], ascent, stop_above)) for subject, at in parts]
-        some, first = bounded[0][1], torch.zeros(len(nodes), dtype=torch.int64)
+        some, first = bounded[0][1], torch.zeros_like(nodes.region)
         out = Bounded(some.bound[first], some.duals[first], some.lam[first], some.x[first])  # all will be replaced
         for at, part in bounded:
             out.put(at, part)
@@ -54,21 +54,22 @@ class Bounder:
 
     def evaluate(self, nodes: Splits, duals: Duals) -> tuple[Tensor, Tensor]:
         """As `Subject.evaluate`."""
-        bound, lam = torch.empty(len(nodes)), torch.empty(len(nodes), self.subject.form.neurons)
+        lam = duals.alpha.new_empty(duals.alpha.shape)
+        bound = lam.new_empty(len(nodes))
         for subject, at in self._parts(nodes.region):
             bound[at], lam[at] = subject.evaluate(nodes[at], duals[at])
         return bound, lam
 
     def sound_bounds(self, nodes: Splits, duals: Duals) -> Tensor:
         """As `Subject.sound_bounds`."""
-        bound = torch.empty(len(nodes), dtype=torch.float64)
+        bound = torch.empty_like(nodes.region, dtype=torch.float64)
         for subject, at in self._parts(nodes.region):
             bound[at] = subject.sound_bounds(nodes[at], duals[at])
         return bound
 
     def _parts(self, region: Tensor) -> Iterator[tuple[Subject, Tensor]]:
         """The subjects that nodes belong to, and which nodes these are."""
-        rest = torch.ones(len(region), dtype=torch.bool)
+        rest = torch.ones_like(region, dtype=torch.bool)
         for g, subject in self._of.items():
             mine = region == g
             if bool(mine.any()):
@@ -81,8 +82,8 @@ class Bounder:
         subject, strategy = self.subject, self.strategy
         assert isinstance(subject.form, FoldedForm) and subject.kernel is not None
         with self.clock.phase("planes"):
-            at = torch.tensor([region])
             splits, duals = subject.roots()
+            at = splits.region[region : region + 1]
             root = subject.bound(splits[at], duals[at], strategy.root, torch.inf)
             found = find_planes(
                 subject.form,

@@ -63,7 +63,7 @@ class Question:
     @cached_property
     def bounds(self) -> Tensor:
         """The best sound bound of each region. # (regions,) float64"""
-        return torch.full((len(self.regions),), -torch.inf, dtype=torch.float64)
+        return torch.full((len(self.regions),), -torch.inf, dtype=torch.float64, device="cpu")
 
     @property
     def open(self) -> list[Region]:
@@ -85,7 +85,7 @@ class Question:
         # (open,) float64 -> (open,) bool
         """
         where = self._open()
-        self.bounds[where] = torch.fmax(self.bounds[where], bounds)  # NaN proves nothing
+        self.bounds[where] = torch.fmax(self.bounds[where], bounds.cpu())  # NaN proves nothing
         if not self._bounded:
             self._bounded, self.subproblems = True, self.subproblems + len(self.regions)
         return ~(self.bounds[where] > 0)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from surebound.attacks.objective import into_ball, round_inward
 from surebound.bounds.enclosure import enclose
 from surebound.bounds.rounding import gamma
+from surebound.network.arrays import to_numpy
 from surebound.network.graph import Network
 from surebound.network.model import Replay
 from surebound.problem import Ball, Counterexample, Domain, Region, Vector
@@ -47,7 +48,7 @@ class Confirm:
         lower, upper = (self._network.array(end.reshape(1, *self._network.input_shape)) for end in ends)
         with np.errstate(all="ignore"):
             enclosure = enclose(self._network, lower, upper)
-        low, high = (np.asarray(t[self._network.output]).reshape(-1) for t in (enclosure.lower, enclosure.upper))
+        low, high = (to_numpy(t[self._network.output]).reshape(-1) for t in (enclosure.lower, enclosure.upper))
         corners = np.where(region.on_output > 0, high, low)
         worst = (region.on_output * corners).sum(1) + region.constant
         scale = np.abs(region.on_output * corners).sum(1) + np.abs(region.constant)

@@ -88,7 +88,7 @@ class Dealer:
         if nodes is None:
             return
         fresh = np.arange(tree.numbers, tree.numbers + answer.numbers - len(nodes))
-        numbers = np.concatenate([nodes.number.numpy(), fresh])
+        numbers = np.concatenate([nodes.number.cpu().numpy(), fresh])
         tree.numbers += len(fresh)
         tree.subproblems += answer.subproblems
         tree.split += answer.split
@@ -99,7 +99,8 @@ class Dealer:
             assert answer.branches is not None
             self._sink.forest.graft(answer.branches, numbers)
         if len(answer.open):
-            tree.queue.push(replace(answer.open, number=torch.from_numpy(numbers[answer.open.number.numpy()])))
+            number = torch.from_numpy(numbers).to(answer.open.number.device)[answer.open.number]
+            tree.queue.push(replace(answer.open, number=number))
         self._book()
 
     def _book(self) -> None:

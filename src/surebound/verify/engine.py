@@ -16,6 +16,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import PASS_PRODUCTS
 from surebound.errors import UsageError
 from surebound.memory import available
+from surebound.network.arrays import to_numpy
 from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.network.model import Model
@@ -66,7 +67,7 @@ class Engine:
 
     @cached_property
     def generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.options.seed)
+        return torch.Generator("cpu").manual_seed(self.options.seed)
 
     @property
     def limits(self) -> Limits:
@@ -88,7 +89,7 @@ class Engine:
             deadline = min(self.clock.deadline, time.monotonic() + seconds)
             result = attack.run(objective, generator=self.generator, start=start, deadline=deadline)
             for i in torch.nonzero(result.found).flatten().tolist():
-                found = self.confirm(result.points[i].double().numpy(), [regions[i]])
+                found = self.confirm(to_numpy(result.points[i].double()), [regions[i]])
                 if found is not None:
                     return found
         return None
@@ -108,7 +109,7 @@ class Engine:
             x = objective.clip(points.float()[None].expand(len(regions), -1, -1))
             value = torch.cat([values(part) for part in x.split(together, dim=1)], dim=1)
             for g, i in torch.nonzero(value <= 0).tolist()[:16]:
-                found = self.confirm(x[g, i].double().numpy(), [regions[g]])
+                found = self.confirm(to_numpy(x[g, i].double()), [regions[g]])
                 if found is not None:
                     return found
             if not attacks.allows(clock.elapsed - begin):

@@ -28,7 +28,7 @@ def descend(kernel: Kernel, specification: Specification, region: Tensor, x: Ten
     member = rows.members(region)
     z, balls = (x - kernel.centre) / kernel.radius, kernel.balls
     z = (z.clamp(-1.0, 1.0) if balls is None else balls.project(z)).T.contiguous()
-    best, lowest = z.clone(), torch.full((len(region),), torch.inf)
+    best, lowest = z.clone(), z.new_full((len(region),), torch.inf)
     momentum = torch.zeros_like(z)
     for step in range(steps + 1):
         columns, active = _forward(kernel, z)

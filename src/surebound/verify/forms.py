@@ -75,7 +75,7 @@ def forwards(network: Network, check: Check, dtype: torch.dtype = torch.float32)
     """How layers are bounded forwards: with as many symbols as fit in memory, and in the time between two checks."""
     widest = max(size(node.shape) for node in network.nodes)
     most = min(CHUNK_ELEMENTS // widest, SYMBOL_PRODUCTS // max(products(network, network.output), 1))
-    return Forward(network, dtype if float32_is_kept() else torch.float64, most, check)
+    return Forward(network, dtype if float32_is_kept(network.device) else torch.float64, most, check)
 
 
 def sharpest_forwards(network: Network, lower: Tensor, upper: Tensor, check: Check, room: float = 1.02) -> Forward:

@@ -7,6 +7,7 @@ from torch import Tensor
 from surebound.bounds.form import Form, affine
 from surebound.bounds.minimum import BallMinimum
 from surebound.bounds.planet_lp import leaf_multipliers
+from surebound.network.arrays import tensor, to_numpy
 from surebound.problem import Vector
 from surebound.verify.subject import Subject
 from surebound.verify.tree import Leaf
@@ -24,7 +25,7 @@ def decide_leaf(subject: Subject, region: int, sign: Tensor, seconds: float) -> 
     outside of it, the one that touches it there is added (Kelley 1960). What the half spaces contribute to a proof, the
     bound's own minimum over the ball does at least as well.
     """
-    form, specification = subject.form, subject.specification
+    form, specification, array = subject.form, subject.specification, subject.network.array
     slope = torch.where(sign != 0, sign.double().clamp_min(0.0), subject.relaxation.lower_slope)
     xhat, columns = affine(form, slope)
     a, b = specification.starts[region], specification.starts[region + 1]
@@ -35,13 +36,13 @@ def decide_leaf(subject: Subject, region: int, sign: Tensor, seconds: float) -> 
     for elastic in (False, True):
         while True:
             solution = leaf_multipliers(
-                preactivations=np.concatenate([(xhat[1:, split] - xhat[0, split]).T.numpy(), cuts.normals]),
-                offsets=np.concatenate([xhat[0, split].numpy(), cuts.offsets]),
-                signs=np.concatenate([sign[split].double().numpy(), -np.ones(len(cuts))]),
-                rows=(values[1:] - values[0]).T.numpy(),
-                constants=values[0].numpy(),
-                lower=form.box_lower.numpy(),
-                upper=form.box_upper.numpy(),
+                preactivations=np.concatenate([to_numpy((xhat[1:, split] - xhat[0, split]).T), cuts.normals]),
+                offsets=np.concatenate([to_numpy(xhat[0, split]), cuts.offsets]),
+                signs=np.concatenate([to_numpy(sign[split].double()), -np.ones(len(cuts))]),
+                rows=to_numpy((values[1:] - values[0]).T),
+                constants=to_numpy(values[0]),
+                lower=to_numpy(form.box_lower),
+                upper=to_numpy(form.box_upper),
                 elastic=elastic,
                 time_limit=max(seconds, 0.1),
             )
@@ -50,11 +51,11 @@ def decide_leaf(subject: Subject, region: int, sign: Tensor, seconds: float) -> 
         if solution is None:
             continue
         if solution.value <= 0:
-            point = form.full_input(torch.from_numpy(solution.x)[None])[0] if point is None else point
+            point = form.full_input(array(solution.x)[None])[0] if point is None else point
             break
         beta = torch.zeros_like(slope)
-        beta[split] = torch.from_numpy(solution.beta[: len(split)])
-        duals = subject.multipliers(torch.from_numpy(solution.pi), subject.relaxation.lower_slope, beta)
+        beta[split] = array(solution.beta[: len(split)])
+        duals = subject.multipliers(array(solution.pi), subject.relaxation.lower_slope, beta)
         if subject.sound_leaf_bound(region, sign, duals) > 0:
             return Leaf(True, duals=duals)
     return Leaf(False, point)
@@ -65,6 +66,7 @@ class _Cuts:
 
     def __init__(self, form: Form) -> None:
         self._balls = form.minimum.balls if isinstance(form.minimum, BallMinimum) else None
+        self._device = form.enclosure.network.device
         self.normals, self.offsets = np.zeros((0, form.inputs)), np.zeros(0)
 
     def __len__(self) -> int:
@@ -74,11 +76,11 @@ class _Cuts:
         """One that x is outside of, if x is outside of the ball."""
         if self._balls is None or len(self) >= CUTS:
             return False
-        gap = torch.from_numpy(x) - self._balls.centre
+        gap = tensor(x, self._device) - self._balls.centre
         radius, way = float(self._balls.radius), gap.sign() if self._balls.norm == "1" else gap
         normal = way / self._balls.dual_norm(way).clamp_min(1e-300)
         if float(normal @ gap) <= radius * (1 + 1e-9):
             return False
-        self.normals = np.concatenate([self.normals, normal[None].numpy()])
+        self.normals = np.concatenate([self.normals, to_numpy(normal[None])])
         self.offsets = np.append(self.offsets, -radius - float(normal @ self._balls.centre))
         return True

@@ -22,7 +22,7 @@ class Nodes:
     def roots(region: Tensor, state: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> "Nodes":
         """Unsplit subproblems, of which nothing is known."""
         zero = torch.zeros_like(region)
-        return Nodes(region, torch.full(region.shape, -torch.inf, dtype=dtype), zero, zero - 1, zero - 1, state)
+        return Nodes(region, torch.full_like(region, -torch.inf, dtype=dtype), zero, zero - 1, zero - 1, state)
 
     def __len__(self) -> int:
         return len(self.region)
@@ -35,7 +35,7 @@ class Nodes:
 
     def halved(self) -> "Nodes":
         """Each node twice in a row, one level deeper: its halves, once their splits are put in."""
-        both = self[torch.arange(len(self)).repeat_interleave(2)]
+        both = self[torch.arange(len(self), device=self.region.device).repeat_interleave(2)]
         return replace(both, depth=both.depth + 1, split=both.split.new_full(both.split.shape, -1))
 
 
@@ -53,7 +53,7 @@ def halves_by_sign(parents: Nodes, first: Tensor | None = None) -> Nodes:
     # first: (parents,) int8
     """
     halves = parents.halved()
-    one = torch.ones(len(parents), dtype=torch.int8) if first is None else first
-    place = torch.arange(len(halves)), parents.split.repeat_interleave(2)
+    one = torch.ones_like(parents.split, dtype=torch.int8) if first is None else first
+    place = torch.arange(len(halves), device=parents.split.device), parents.split.repeat_interleave(2)
     halves.state["signs"][place] = torch.stack([one, -one], dim=1).flatten()
     return halves

@@ -12,11 +12,11 @@ One solver serves a whole search. A split only changes ends of rows and columns,
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds.planet_lp import Assembly
+from surebound.network.arrays import to_numpy
 from surebound.problem import Vector
 from surebound.verify.subject import Subject
 
@@ -51,22 +51,23 @@ class NodeLP:
         relaxation, rows = subject.relaxation, subject.specification.rows
         a, b = subject.specification.starts[region], subject.specification.starts[region + 1]
         n, m, count = form.inputs, form.neurons, b - a
-        assembly = Assembly(form.box_lower.numpy(), form.box_upper.numpy())
+        assembly = Assembly(to_numpy(form.box_lower), to_numpy(form.box_upper))
         zero, one, infinite = np.zeros(m), np.ones(m), np.full(m, np.inf)
         x = assembly.columns(zero, infinite)
         xhat = assembly.columns(-infinite, infinite)
         t = assembly.columns(np.array([-np.inf]), np.array([np.inf]))
-        bias = np.concatenate([np.zeros(0), *(block.bias.numpy() for block in blocks)])
+        bias = np.concatenate([np.zeros(0), *(to_numpy(block.bias) for block in blocks)])
         exact = assembly.constrain(bias, bias, zero, (xhat, one))
         for block, where in zip(blocks, form.layers, strict=True):
-            i, j = np.nonzero(block.weight.numpy())
-            assembly.entries.append((exact[where][i], j, -block.weight.numpy()[i, j]))
+            weight = to_numpy(block.weight)
+            i, j = np.nonzero(weight)
+            assembly.entries.append((exact[where][i], j, -weight[i, j]))
         self._above = assembly.constrain(zero, infinite, zero, (x, one), (xhat, -one))
-        self._line = relaxation.intercept.numpy()
-        terms = (x, one), (xhat, -relaxation.upper_slope.numpy())
+        self._line, self._slope = to_numpy(relaxation.intercept), to_numpy(relaxation.lower_slope)
+        terms = (x, one), (xhat, -to_numpy(relaxation.upper_slope))
         self._below = assembly.constrain(-infinite, self._line, zero, *terms)
-        coefficients = rows.coefficients[a:b].numpy()
-        ends = np.full(count, -np.inf), -rows.constant[a:b].numpy()
+        coefficients = to_numpy(rows.coefficients[a:b])
+        ends = np.full(count, -np.inf), -to_numpy(rows.constant[a:b])
         self._rows = assembly.constrain(*ends, np.zeros(count), (np.repeat(t, count), -np.ones(count)))
         i, j = np.nonzero(coefficients)
         assembly.entries.append((self._rows[i], j, coefficients[i, j]))
@@ -100,7 +101,8 @@ class NodeLP:
         columns = np.asarray(solution.col_value)
         x, xhat = columns[self._x], columns[self._xhat]
         value = float(self._solver.getInfo().objective_function_value)
-        relaxed = Relaxed(value, torch.from_numpy(columns[: self._inputs]), xhat, np.abs(x - np.maximum(xhat, 0.0)))
+        inputs = self.subject.network.array(columns[: self._inputs])
+        relaxed = Relaxed(value, inputs, xhat, np.abs(x - np.maximum(xhat, 0.0)))
         return Answer(relaxed, (np.asarray(solution.row_dual),) if value > 0 else ())
 
     def proof(self, signs: Signs, answer: Answer) -> dict[str, Tensor] | None:
@@ -112,7 +114,7 @@ class NodeLP:
         return None
 
     def _sound_bound(self, signs: Signs, duals: dict[str, Tensor]) -> float:
-        return self.subject.sound_leaf_bound(self.region, torch.from_numpy(signs), duals)
+        return self.subject.sound_leaf_bound(self.region, self.subject.network.array(signs), duals)
 
     def _duals(self, signs: Signs, y: Vector) -> tuple[Tensor, Tensor, Tensor]:
         """The π, α and β that the multipliers y of this LP's rows are.
@@ -126,11 +128,11 @@ class NodeLP:
         system = self._system
         reduced = -np.bincount(system.column, y[system.row] * system.value, system.lower.size)
         p, q = np.maximum(y[self._above], 0.0), np.maximum(reduced[self._x], 0.0)
-        slope = self.subject.relaxation.lower_slope.numpy()
-        alpha = np.where(p + q > 0, p / np.where(p + q > 0, p + q, 1.0), slope)
+        alpha = np.where(p + q > 0, p / np.where(p + q > 0, p + q, 1.0), self._slope)
         beta = np.select([signs > 0, signs < 0], [q, p], 0.0)
         pi = np.maximum(-y[self._rows], 0.0)
-        return torch.from_numpy(pi), torch.from_numpy(alpha), torch.from_numpy(beta)
+        array = self.subject.network.array
+        return array(pi), array(alpha), array(beta)
 
     def _split(self, signs: Signs) -> None:
         """Move the ends of the rows and columns of neurons whose split is another than last time."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from surebound.attacks.mi_fgsm import MIFGSM, PUBLISHED
 from surebound.attacks.pgd import PGD
+from surebound.bounds.device import CPU, expect_exact
 from surebound.branching import CHOICES
 from surebound.errors import UsageError
 from surebound.verify.strategy import Strategy, default, profile
@@ -24,6 +25,7 @@ class Options:
     cluster: str | None = None  # the address of one, whose workers share it
     resources: Mapping[str, Any] | None = None  # that a part of it takes there
     proof: bool = False  # write down why a property holds
+    device: str = CPU  # where bounds and attacks are computed
     quick_attack: PGD | MIFGSM | None = field(
         default_factory=lambda: PGD(steps=20, restarts=2)
     )  # None: attacked already
@@ -49,6 +51,7 @@ class Options:
             )
 
     def __post_init__(self) -> None:
+        expect_exact(self.device)
         if self.branching not in CHOICES:
             raise UsageError(f"unknown branching '{self.branching}'; expected one of: {', '.join(CHOICES)}")
         if self.timeout is not None and not (isinstance(self.timeout, int | float) and self.timeout > 0):

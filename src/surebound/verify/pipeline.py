@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from surebound.bounds.device import plain_convolutions
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Property, Robustness, Status, Verdict
@@ -29,13 +30,15 @@ def verify(
     A `clock` that started earlier counts what came before, towards the timeout as well.
     """
     clock = Clock(options.timeout, on_progress) if clock is None else clock
+    model = model.tensors(options.device)
     network = model.network
     prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
     prop.check_fits(inputs=network.inputs, outputs=network.outputs)
     if prop.regions:
         options.check_norm(prop.regions[0].box.norm)
     questions = _by_box(prop, network if options.proof else None)
-    outcome = _decide(Engine(model, options, clock), questions)
+    with plain_convolutions(options.device):
+        outcome = _decide(Engine(model, options, clock), questions)
     return Verdict(
         status=_STATUS[outcome.end],
         counterexample=outcome.counterexample,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Duals, Splits
 from surebound.bounds.witness import on_grid
+from surebound.network.arrays import to_numpy
 from surebound.proof.forest import Forest, Leaves
 from surebound.proof.record import ROOM, BoxRecord
 from surebound.verify.node import Nodes
@@ -32,15 +33,15 @@ class NeuronSink:
         self._open = torch.nonzero(subject.relaxation.ambiguous).flatten()
         self._neurons = neurons
         self._halves: dict[int, tuple[int, int]] = {}  # first of two halves -> the node, and what was split
-        self.forest = Forest(subject.regions, self._neurons[self._open.numpy()])
+        self.forest = Forest(subject.regions, self._neurons[to_numpy(self._open)])
         self.least = ROOM * float(subject.specification.row_scale().max())  # of a bound that proves
 
     def split(self, parents: Nodes, halves: Nodes) -> None:
         number, place = halves.number.reshape(-1, 2), parents.split[:, None]
         active = halves.state["signs"][::2].gather(1, place)[:, 0] > 0
         first, second = (torch.where(active, number[:, i], number[:, 1 - i]) for i in (0, 1))
-        what = self._neurons[parents.split.numpy()]
-        self.forest.split(parents.number.numpy(), what, first.numpy(), second.numpy())
+        what = self._neurons[to_numpy(parents.split)]
+        self.forest.split(to_numpy(parents.number), what, to_numpy(first), to_numpy(second))
         self._seen += len(halves)
         pairs = zip(parents.number.tolist(), parents.split.tolist(), strict=True)
         self._halves = dict(zip(number[:, 0].tolist(), pairs, strict=True))  # no others are bounded before the next
@@ -53,9 +54,10 @@ class NeuronSink:
         self._close(nodes)
 
     def _close(self, nodes: Nodes) -> None:
-        signs, alpha, beta = (nodes.state[name][:, self._open].numpy() for name in ("signs", "alpha", "beta"))
+        signs, alpha, beta = (to_numpy(nodes.state[name][:, self._open]) for name in ("signs", "alpha", "beta"))
         mix = nodes.state.get("mix")
-        self.forest.close(Leaves(nodes.number.numpy(), signs, alpha, beta, None if mix is None else mix.numpy()))
+        number = to_numpy(nodes.number)
+        self.forest.close(Leaves(number, signs, alpha, beta, None if mix is None else to_numpy(mix)))
 
     def _merged(self, nodes: Nodes) -> Nodes:
         """Close what takes the place of two halves; the nodes that are left."""
@@ -64,8 +66,9 @@ class NeuronSink:
         if not pairs:
             return nodes
         self._tried += len(pairs)
-        first, row = torch.tensor(pairs), torch.arange(len(pairs))
-        parent, neuron = torch.tensor([self._halves[number[i]] for i in pairs]).T
+        device = nodes.number.device
+        first, row = torch.tensor(pairs, device=device), torch.arange(len(pairs), device=device)
+        parent, neuron = torch.tensor([self._halves[number[i]] for i in pairs], device=device).T
         state = {name: (value[first] + value[first + 1]) / 2 for name, value in nodes.state.items() if name != "signs"}
         signs = nodes.state["signs"][first]
         signs[row, neuron], state["beta"][row, neuron] = 0, 0.0
@@ -78,9 +81,9 @@ class NeuronSink:
         state = {"signs": signs, "alpha": found.alpha, "beta": found.beta}
         state |= {} if found.mix is None else {"mix": found.mix}
         whole = replace(nodes[first], number=parent, state=state)[proved]
-        self.forest.merge(whole.number.numpy())
+        self.forest.merge(to_numpy(whole.number))
         self._close(whole)
-        left = torch.ones(len(nodes), dtype=torch.bool)
+        left = torch.ones_like(nodes.number, dtype=torch.bool)
         left[first[proved]] = left[first[proved] + 1] = False
         return nodes[left]
 
@@ -90,17 +93,17 @@ class InputSink:
 
     def __init__(self, regions: int, neurons: int) -> None:
         self.neurons = neurons
-        self.forest = Forest(regions, torch.zeros(0, dtype=torch.int64).numpy())
+        self.forest = Forest(regions, np.zeros(0, np.int64))
 
     def split(self, parents: Nodes, halves: Nodes) -> None:
         cut = halves.state["upper"][::2].gather(1, parents.split[:, None])[:, 0]
         first, second = halves.number.reshape(-1, 2).T
         what = parents.split + self.neurons
-        self.forest.split(parents.number.numpy(), what.numpy(), first.numpy(), second.numpy(), cut.numpy())
+        self.forest.split(*map(to_numpy, (parents.number, what, first, second, cut)))
 
     def closed(self, nodes: Nodes, how: How) -> None:
         if how != "undecided":
-            self.forest.close_boxes(nodes.number.numpy(), nodes.state["row"].numpy())
+            self.forest.close_boxes(to_numpy(nodes.number), to_numpy(nodes.state["row"]))
 
 
 @dataclass(frozen=True, eq=False)

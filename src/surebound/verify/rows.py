@@ -47,13 +47,14 @@ class Rows:
         """Take the bounds of all rows of the open regions, one after the other. The best of a region is its bound."""
         regions, recording = question.open, question.recording
         counts = [len(region.constant) for region in regions]
-        whose = torch.arange(len(regions)).repeat_interleave(torch.tensor(counts))
-        best = torch.full((len(regions),), -torch.inf, dtype=torch.float64)
+        rows = torch.tensor(counts, device=bounds.device)
+        whose = torch.arange(len(regions), device=bounds.device).repeat_interleave(rows)
+        best = bounds.new_full((len(regions),), -torch.inf)
         best.scatter_reduce_(0, whose, bounds, "amax")
         if recording is None:
             question.learn(best)
             return
-        stays = question.learn(best - ROOM * torch.tensor([_scale(region) for region in regions]))
+        stays = question.learn(best - ROOM * bounds.new_tensor([_scale(region) for region in regions]))
         for i in torch.nonzero(~stays).flatten().tolist():
             recording.record.by_row(recording.regions[i], lines, int(bounds[whose == i].argmax()), counts[i])
 
@@ -82,10 +83,10 @@ class Rows:
         counts = [sum(len(region.constant) for region in some) for some in regions]
         most = max(counts)
         stacked = [stack_rows(some, most) for some in regions]
-        on_output, on_input, constant = (torch.from_numpy(np.stack(part)) for part in zip(*stacked, strict=True))
+        on_output, on_input, constant = (self.network.array(np.stack(part)) for part in zip(*stacked, strict=True))
         slopes = _SLOPES[lines]
         bounds = []
-        for at in torch.arange(most).split(max(1, self._most // len(regions))):
+        for at in torch.arange(most, device=constant.device).split(max(1, self._most // len(regions))):
             self.check()
             rows = on_output[:, at], on_input[:, at], constant[:, at]
             bounds.append(

@@ -95,7 +95,7 @@ class Subject:
     def _biases(self) -> Tensor:
         """The bias that feeds each relaxed neuron."""
         parts = [b[index] for b, index in zip(biases(self.network), self.form.indices, strict=False)]
-        return torch.cat(parts).float() if parts else torch.zeros(0)
+        return torch.cat(parts).float() if parts else self.fast_relaxation.intercept.new_zeros(0)
 
     def only(self, regions: Tensor) -> "Subject":
         """The subject with some of its regions. # (regions,) bool"""
@@ -108,7 +108,7 @@ class Subject:
 
     def roots(self) -> tuple[Splits, Duals]:
         """One unsplit node for each region, with the duals to start from."""
-        region = torch.arange(self.regions)
+        region = torch.arange(self.regions, device=self.network.device)
         alpha = self.fast_relaxation.lower_slope.repeat(len(region), 1)
         return Splits(region, None), Duals(alpha, None, self.fast_specification.initial_mix(region))
 
@@ -149,7 +149,7 @@ class Subject:
             (weights @ self.specification.row_error[a:b])[None],
             None if rows.meaning is None else rows.meaning.mixed([a], [weights]),
         )
-        nodes = Splits(torch.tensor([region]), signs[None])
+        nodes = Splits(torch.tensor([region], device=self.network.device), signs[None])
         return float(self._sound(nodes, Duals(duals["alpha"], duals["beta"], None), start))
 
     def multipliers(self, weights: Tensor, alpha: Tensor, beta: Tensor) -> dict[str, Tensor]:
@@ -157,7 +157,7 @@ class Subject:
         weights = weights.clamp_min(0.0)
         size = float(weights.max()) if len(weights) else 0.0
         scale = 1.0 / size if size > 0 else 1.0
-        mix = torch.zeros(1, self.specification.most_rows, dtype=torch.float64)
+        mix = alpha.new_zeros(1, self.specification.most_rows)
         mix[0, : len(weights)] = weights * scale
         return {"mix": mix, "alpha": alpha.clamp(0.0, 1.0)[None], "beta": beta.clamp_min(0.0)[None] * scale}
 
@@ -173,6 +173,6 @@ def _nonnegative(multipliers: Tensor | None) -> Tensor | None:
 
 def specify(form: Form, regions: Sequence[Region]) -> Specification:
     """The regions' rows over the form's columns."""
-    rows = form.rows(*(torch.from_numpy(part) for part in stack_rows(regions)))
+    rows = form.rows(*map(form.enclosure.network.array, stack_rows(regions)))
     starts = np.concatenate([[0], np.cumsum([len(r.constant) for r in regions])])
     return Specification(rows, tuple(starts.tolist()), form.start_error(rows))

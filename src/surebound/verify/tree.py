@@ -200,7 +200,7 @@ class Tree:
         Returns the lower bound of the first two.
         """
         worst = float("inf")
-        for part in torch.arange(len(fresh)).split(max(2, self.space.batch)):
+        for part in torch.arange(len(fresh), device=fresh.region.device).split(max(2, self.space.batch)):
             self.clock.check()
             bounded = self.space.bound(fresh[part])
             self.subproblems += len(part)
@@ -249,7 +249,7 @@ class Tree:
 
     def _numbered(self, nodes: Nodes) -> Nodes:
         first, self.numbers = self.numbers, self.numbers + len(nodes)
-        return replace(nodes, number=torch.arange(first, self.numbers))
+        return replace(nodes, number=torch.arange(first, self.numbers, device=nodes.region.device))
 
 
 Pause = Callable[[Tree], str | None]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from surebound.bounds.device import plain_convolutions
 from surebound.network.model import Model
 from surebound.problem import Counterexample, Region, Vector
 from surebound.verify.clock import Clock, OutOfTime
@@ -63,7 +64,8 @@ class Searcher:
         tree.resume(piece.nodes)
         call.say(Step(0, len(piece.nodes)))
         try:
-            tree.grow(_Until(piece, call, tree.seconds + piece.seconds))
+            with plain_convolutions(self._engine.options.device):
+                tree.grow(_Until(piece, call, tree.seconds + piece.seconds))
             late = False
         except OutOfTime:
             late = True

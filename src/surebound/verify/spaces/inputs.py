@@ -56,14 +56,13 @@ class InputSpace:
         self.recorded, self.rows = recorded, padded_rows(regions, network)
         scale = torch.cat([part.flatten(1) for part in self.rows], dim=1).abs().amax(1)
         self.least = ROOM * scale if recorded else torch.zeros_like(scale)  # of a bound that proves
-        self.counts = torch.tensor([len(region.constant) for region in regions])
+        self.counts = torch.tensor([len(region.constant) for region in regions], device=network.device)
         neurons = sum(network.widths)
         self.remembered = neurons if neurons <= strategy.remembered else 0
         self.widest = max(size(node.shape) for node in network.nodes)
         self.products = max(products(network, network.output), 1)
         lower, upper = (
-            torch.from_numpy(end).reshape(1, *network.input_shape)
-            for end in (regions[0].box.lower, regions[0].box.upper)
+            network.array(end).reshape(1, *network.input_shape) for end in (regions[0].box.lower, regions[0].box.upper)
         )
         self.forward = sharpest_forwards(network, lower, upper, clock.check)
         self.looks = Budget(strategy.looks)
@@ -77,18 +76,19 @@ class InputSpace:
         return max(1, min(max(8, in_cache), in_time))
 
     def roots(self) -> Nodes:
-        count, infinite = len(self.regions), torch.full((len(self.regions), self.remembered), torch.inf).double()
+        infinite = self.least.new_full((len(self.regions), self.remembered), torch.inf)
         state = {
-            "lower": torch.from_numpy(np.stack([r.box.lower for r in self.regions])),
-            "upper": torch.from_numpy(np.stack([r.box.upper for r in self.regions])),
+            "lower": self.network.array(np.stack([r.box.lower for r in self.regions])),
+            "upper": self.network.array(np.stack([r.box.upper for r in self.regions])),
             "layers_lower": -infinite,  # bounds on all layers, valid also for parts of the box
             "layers_upper": infinite,
         }
-        return Nodes.roots(torch.arange(count), state, torch.float64)
+        return Nodes.roots(torch.arange(len(self.regions), device=self.network.device), state, torch.float64)
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
         halves = parents.halved()
-        lower, upper, n = halves.state["lower"], halves.state["upper"], torch.arange(len(parents))
+        lower, upper = halves.state["lower"], halves.state["upper"]
+        n = torch.arange(len(parents), device=lower.device)
         middle = _middle(parents)[n, parents.split]
         upper[2 * n, parents.split] = middle
         lower[2 * n + 1, parents.split] = middle
@@ -146,7 +146,7 @@ class InputSpace:
         if best.cost is None:
             return _gains(moves[:, open_], lam[open_], low[open_], high[open_])
         layers = zip(self.network.widths, self.network.functions, strict=True)
-        ordinary = torch.cat([torch.full((w,), f is None) for w, f in layers])
+        ordinary = torch.cat([lam.new_full((w,), f is None, dtype=torch.bool) for w, f in layers])
         by_relus = _gains(moves[:, open_], (lam * ordinary)[open_], low[open_], high[open_])
         return by_relus + _curved_gains(moves[:, open_], (best.cost * ~ordinary)[open_], (high - low)[open_])
 
@@ -176,7 +176,7 @@ class InputSpace:
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
         result = evaluate(timed(form, self.clock.check), rows, slopes, duals)
         bound, row = result.bound.reshape(boxes, count).max(1)
-        at = torch.arange(boxes) * count + row
+        at = torch.arange(boxes, device=row.device) * count + row
         row = torch.minimum(row, self.counts[region] - 1)
         lam = result.pulled.lam[at]
         cost = None if relaxation.floor is None else lam.abs() * _line_gaps(form, relaxation, lam)
@@ -244,5 +244,5 @@ def padded_rows(regions: Sequence[Region], network: Network) -> tuple[Tensor, Te
         [none if region.on_input is None else region.on_input[i] for region, i in zip(regions, index, strict=True)],
         [region.constant[i] for region, i in zip(regions, index, strict=True)],
     )
-    on_output, on_input, constant = (torch.from_numpy(np.stack(part)) for part in parts)
+    on_output, on_input, constant = (network.array(np.stack(part)) for part in parts)
     return on_output, on_input, constant

@@ -21,6 +21,7 @@ from surebound.bounds.form import Rows
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.bounds.witness import NOBODY, Reason, by_trees, on_grid
+from surebound.network.arrays import to_numpy
 from surebound.proof.forest import Forest, Leaves
 from surebound.proof.record import BoxRecord
 from surebound.verify.clock import Clock
@@ -47,12 +48,12 @@ def refine(
     end = clock.elapsed + seconds
 
     def bound(form: FoldedForm, rows: Rows) -> tuple[Tensor, Tensor, Reason]:
-        lower = torch.full((2 * len(rows),), -torch.inf, dtype=torch.float64)
+        lower = rows.constant.new_full((2 * len(rows),), -torch.inf)
         both, chunk = rows.both_signs(), max(8, _HELD // (refinement.parts * max(form.columns, 1)))
         trees: list[tuple[Tensor, Forest]] = []
-        for part in torch.arange(2 * len(rows)).split(chunk):
+        for part in torch.arange(len(lower), device=lower.device).split(chunk):
             if clock.elapsed < end:
-                sink = Parts(len(part)) if record is None else RecordedParts(len(part))
+                sink = (Parts if record is None else RecordedParts)(len(part), lower)
                 lower[part] = lower_by_splits(form, both[part], refinement, clock, sink)
                 if record is not None and isinstance(sink, RecordedParts):
                     trees.append((part, sink.forest(record.neurons(form))))
@@ -71,7 +72,7 @@ def lower_by_splits(
 
     A row whose bound is positive is split no further.
     """
-    rounds, parts = Rounds(refinement.rounds), Parts(len(rows)) if parts is None else parts
+    rounds, parts = Rounds(refinement.rounds), Parts(len(rows), rows.constant) if parts is None else parts
     Tree(LayerSpace(form, rows, refinement), rounds, clock.quiet(), lambda _: None, parts).grow()
     parts.closed(rounds.nodes, "undecided")
     return parts.lowest
@@ -92,10 +93,10 @@ class LayerSpace:
     def roots(self) -> Nodes:
         """The whole box, for every row."""
         alpha = self.fast_relaxation.lower_slope.repeat(len(self.rows), 1)
-        own = torch.full((len(self.rows),), -torch.inf, dtype=torch.float64)
-        state = {"signs": torch.zeros(alpha.shape, dtype=torch.int8), "alpha": alpha, "beta": torch.zeros_like(alpha)}
+        own = torch.full_like(self.rows.constant, -torch.inf)
+        state = {"signs": torch.zeros_like(alpha, dtype=torch.int8), "alpha": alpha, "beta": torch.zeros_like(alpha)}
         state["own"] = own
-        return Nodes.roots(torch.arange(len(self.rows)), state, torch.float64)
+        return Nodes.roots(torch.arange(len(self.rows), device=own.device), state, torch.float64)
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
         return halves_by_sign(parents)
@@ -122,7 +123,7 @@ class LayerSpace:
         yield from ()
 
     def choose(self, open_: Bounded) -> Nodes:
-        split = torch.full((len(open_.nodes),), -1)
+        split = torch.full_like(open_.nodes.region, -1)
         if self.form.neurons:
             free = self.relaxation.ambiguous & (open_.nodes.state["signs"] == 0)
             term = self.fast_relaxation.intercept * open_.hints["lam"].clamp_min(0.0)
@@ -166,8 +167,9 @@ class Rounds:
 class Parts:
     """A sink that keeps the lowest bound of each row's parts, which cover the box."""
 
-    def __init__(self, rows: int) -> None:
-        self.lowest = torch.full((rows,), torch.inf, dtype=torch.float64)
+    def __init__(self, rows: int, like: Tensor) -> None:
+        """Of so many rows, whose bounds are of the kind of `like`."""
+        self.lowest = like.new_full((rows,), torch.inf)
 
     def split(self, parents: Nodes, halves: Nodes) -> None:
         """Their halves will be seen."""
@@ -180,8 +182,8 @@ class Parts:
 class RecordedParts(Parts):
     """One that also keeps the parts themselves."""
 
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows)
+    def __init__(self, rows: int, like: Tensor) -> None:
+        super().__init__(rows, like)
         self._rows = rows
         self._nodes: list[Nodes] = []
         self._splits: list[Tensor] = []  # (splits, 4): parent, neuron, active half, inactive half
@@ -201,28 +203,27 @@ class RecordedParts(Parts):
         So each root's bound is `lowest`: the lowest of the parts', given that halves inherit what holds of the whole.
         """
         nodes = joined(self._nodes)
-        splits = torch.cat([torch.zeros(0, 4, dtype=torch.int64), *self._splits])
-        best = torch.full((int(nodes.number.max()) + 1,), -torch.inf, dtype=torch.float64)
-        best[nodes.number] = nodes.state["own"]
+        number = to_numpy(nodes.number)
+        splits = np.concatenate([np.zeros((0, 4), np.int64), *map(to_numpy, self._splits)])
+        best = np.full(number.max() + 1, -np.inf)
+        best[number] = to_numpy(nodes.state["own"])
         kept = []
-        for split in splits[splits[:, 0].argsort(descending=True)].tolist():
+        for split in splits[np.argsort(-splits[:, 0])].tolist():
             parent, _, first, second = split
-            both = min(float(best[first]), float(best[second]))
-            if both > float(best[parent]):
+            both = min(best[first], best[second])
+            if both > best[parent]:
                 best[parent] = both
                 kept.append(split)
         forest = Forest(self._rows, neurons)
         inner, reached = {split[0]: split for split in kept}, list(range(self._rows))
-        for number in reached:  # grows as it goes
-            if number in inner:
-                reached += inner[number][2:]
+        for node in reached:  # grows as it goes
+            if node in inner:
+                reached += inner[node][2:]
         chosen = np.array([inner[n] for n in reached if n in inner], dtype=np.int64).reshape(-1, 4)
         forest.split(chosen[:, 0], neurons[chosen[:, 1]] if len(chosen) else chosen[:, 1], chosen[:, 2], chosen[:, 3])
-        leaf = torch.zeros(len(best), dtype=torch.bool)
-        leaf[[n for n in reached if n not in inner]] = True
-        closed = nodes[leaf[nodes.number]]
-        state = {name: value.numpy() for name, value in closed.state.items()}
-        forest.close(Leaves(closed.number.numpy(), state["signs"], state["alpha"], state["beta"]))
+        leaf = np.isin(number, [n for n in reached if n not in inner])
+        signs, alpha, beta = (to_numpy(nodes.state[name])[leaf] for name in ("signs", "alpha", "beta"))
+        forest.close(Leaves(number[leaf], signs, alpha, beta))
         return forest
 
 
@@ -231,7 +232,7 @@ def _worse_half(row: Tensor, bound: Tensor) -> Tensor:
     order = bound.argsort()
     order = order[row[order].argsort(stable=True)]
     counts = torch.bincount(row)
-    rank = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row[order]]
-    worse = torch.zeros(len(row), dtype=torch.bool)
+    rank = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row[order]]
+    worse = torch.zeros_like(row, dtype=torch.bool)
     worse[order] = 2 * rank < counts[row[order]]
     return worse

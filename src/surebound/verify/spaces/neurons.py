@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from surebound.attacks.descent import drawn
 from surebound.bounds import beta_crown
 from surebound.bounds.beta_crown import Ascent, Duals, Splits
 from surebound.bounds.witness import on_grid
@@ -47,7 +48,7 @@ class NeuronSpace:
         self.iteration = Iteration(strategy.iterations, strategy.iterations.count)
         self.batch = strategy.batch or batch_size(subject, memory)
         self.descents = Budget(strategy.descents)
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator("cpu").manual_seed(seed)
 
     def roots(self) -> Nodes:
         splits, duals = self.subject.roots()
@@ -89,7 +90,7 @@ class NeuronSpace:
         nodes, context = open_.nodes, self.subject.context
         splits = _splits(nodes)
         free = open_neurons(context, splits)
-        split = torch.full((len(nodes),), -1)
+        split = torch.full_like(nodes.region, -1)
         left = torch.nonzero(free.any(1)).flatten()
         if len(left):
             with self.clock.phase("branching"):
@@ -121,7 +122,7 @@ class NeuronSpace:
 
     def _proved(self, splits: Splits, bounded: beta_crown.Bounded) -> Tensor:
         """Soundly positive. # (nodes,) bool"""
-        proved = torch.zeros(len(splits), dtype=torch.bool)
+        proved = torch.zeros_like(splits.region, dtype=torch.bool)
         hopeful = torch.nonzero(bounded.bound > 0).flatten()
         if len(hopeful):
             proved[hopeful] = self._sound(splits[hopeful], bounded.duals, hopeful)
@@ -147,16 +148,17 @@ class NeuronSpace:
         """Where there are few minimisers, as near the root, points drawn from the box as well."""
         form = self.subject.fast_form
         count = max(0, self.strategy.points - len(x))
-        drawn = torch.rand(count, form.inputs, generator=self.generator)
-        more = form.box_lower + (form.box_upper - form.box_lower) * drawn
-        return torch.cat([region, region[torch.arange(count) % len(region)]]), torch.cat([x, more])
+        share = drawn((count, form.inputs), self.generator).to(x.device)
+        more = form.box_lower + (form.box_upper - form.box_lower) * share
+        again = region[torch.arange(count, device=region.device) % len(region)]
+        return torch.cat([region, again]), torch.cat([x, more])
 
     def _probe(self, parents: Nodes, gain: float) -> None:
         """Try more iterations on the first of the parents."""
         if not self.iteration.wants_probe(int(parents.depth[0])):
             return
         with self.clock.phase("bounding"):
-            first = parents[torch.tensor([0])]
+            first = parents[torch.zeros_like(parents.region[:1])]
             counts = (self.iteration.count, self.iteration.next_count)
             few, many = (
                 float(self.bounder.bound(_splits(first), _duals(first), self._ascent(count)).bound) for count in counts
@@ -174,7 +176,7 @@ def _duals(nodes: Nodes, unsplit: bool = False) -> Duals:
 
 
 def _state(splits: Splits, duals: Duals) -> dict[str, Tensor]:
-    signs = torch.zeros(duals.alpha.shape, dtype=torch.int8) if splits.signs is None else splits.signs
+    signs = torch.zeros_like(duals.alpha, dtype=torch.int8) if splits.signs is None else splits.signs
     beta = torch.zeros_like(duals.alpha) if duals.beta is None else duals.beta
     return {"signs": signs, "alpha": duals.alpha, "beta": beta} | ({} if duals.mix is None else {"mix": duals.mix})
 

@@ -26,6 +26,7 @@ from surebound.bounds.tangents import TangentBounds, TangentForm, Tangents
 from surebound.bounds.timed import timed
 from surebound.network.activation import ERROR
 from surebound.network.activations import RELU, SIGN_GAP
+from surebound.network.arrays import to_numpy
 from surebound.network.cost import products
 from surebound.network.linear import size
 from surebound.problem import Region
@@ -60,21 +61,22 @@ class PointSpace:
         self.batch = max(2, min(512, in_cache, in_time))
 
     def roots(self) -> Nodes:
-        count = self.regions
-        low, high = self.low.expand(count, -1), self.high.expand(count, -1)
-        row = torch.zeros(count, dtype=torch.int64)
+        region = torch.arange(self.regions, device=self.network.device)
+        low, high = (end.expand(self.regions, -1) for end in (self.low, self.high))
         none = torch.full_like(low, torch.nan).float()  # lines are chosen when the node is bounded
-        state = {"lower": low, "upper": high, "below": none, "above": none, "push": torch.zeros_like(none), "row": row}
-        return Nodes.roots(torch.arange(count), {k: v.clone() for k, v in state.items()}, torch.float64)
+        state = {"lower": low, "upper": high, "below": none, "above": none, "push": torch.zeros_like(none)}
+        state["row"] = torch.zeros_like(region)
+        return Nodes.roots(region, {k: v.clone() for k, v in state.items()}, torch.float64)
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
         halves = parents.halved()
-        n = torch.arange(len(parents))
+        n = torch.arange(len(parents), device=parents.split.device)
         at = self._points(parents.state["lower"], parents.state["upper"])[n, parents.split]
         halves.state["upper"][2 * n, parents.split] = at
         halves.state["lower"][2 * n + 1, parents.split] = at
         for lines in ("below", "above"):  # those of the neuron are chosen anew
-            halves.state[lines][torch.arange(len(halves)), parents.split.repeat_interleave(2)] = torch.nan
+            for half in (2 * n, 2 * n + 1):
+                halves.state[lines][half, parents.split] = torch.nan
         return halves
 
     def bound(self, nodes: Nodes) -> Bounded:
@@ -124,21 +126,21 @@ class PointSpace:
         start = self._start(tangents, nodes)
         xhat, columns = tangents.affine(start)
         value = (columns @ tangents.rows.coefficients[:, :, None])[:, :, 0] + tangents.rows.constant[:, None]
-        push, weight = torch.zeros_like(low), torch.ones(len(nodes), dtype=torch.float64)
-        x = torch.full((len(nodes), self.network.inputs), torch.nan, dtype=torch.float64)
-        lower, upper = (end.flatten().numpy() for end in self.box)
+        push, weight = torch.zeros_like(low), low.new_ones(len(nodes))
+        x = low.new_full((len(nodes), self.network.inputs), torch.nan)
+        lower, upper = (to_numpy(end.flatten()) for end in self.box)
         for i in range(len(nodes)):
             self.clock.check()
             least = torch.nonzero(low[i] > self.low[0]).flatten()
             most = torch.nonzero(high[i] < self.high[0]).flatten()
             split, ends = torch.cat([least, most]), torch.cat([low[i, least], high[i, most]])
-            signs = torch.cat([torch.ones(len(least)), -torch.ones(len(most))]).double()
+            signs = torch.cat([low.new_ones(len(least)), -low.new_ones(len(most))])
             solution = leaf_multipliers(
-                preactivations=(xhat[i, 1:, split] - xhat[i, 0, split]).T.numpy(),
-                offsets=(xhat[i, 0, split] - ends).numpy(),
-                signs=signs.numpy(),
-                rows=(value[i, 1:] - value[i, 0])[None].numpy(),
-                constants=value[i, :1].numpy(),
+                preactivations=to_numpy((xhat[i, 1:, split] - xhat[i, 0, split]).T),
+                offsets=to_numpy(xhat[i, 0, split] - ends),
+                signs=to_numpy(signs),
+                rows=to_numpy((value[i, 1:] - value[i, 0])[None]),
+                constants=to_numpy(value[i, :1]),
                 lower=lower,
                 upper=upper,
                 time_limit=max(self.clock.remaining, 0.1),
@@ -146,11 +148,11 @@ class PointSpace:
             if solution is None:
                 continue
             if solution.value <= 0:
-                x[i] = torch.from_numpy(solution.x)
+                x[i] = self.network.array(solution.x)
                 continue
             share = float(solution.pi[0])
             weight[i] = share > _EMPTY  # else the splits alone contradict each other
-            beta = torch.from_numpy(solution.beta) / (share if share > _EMPTY else 1.0)
+            beta = self.network.array(solution.beta) / (share if share > _EMPTY else 1.0)
             push[i].index_add_(0, split, signs * beta)
         weighted = form.rows(*(part * weight.reshape(-1, *(1 for _ in part.shape[1:])) for part in row))
         final = TangentForm(timed(form, self.clock.check), weighted)
@@ -174,7 +176,7 @@ class PointSpace:
     def _best(self, nodes: Nodes, form: GraphForm) -> tuple[TangentBounds, Tensor]:
         """Bounds by the best row of each node's region: the one that is best before the ascent, and which it is."""
         parts = [part[nodes.region] for part in self.rows]  # (nodes, rows, …)
-        count, row = parts[2].shape[1], torch.zeros(len(nodes), dtype=torch.int64)
+        count, row = parts[2].shape[1], torch.zeros_like(nodes.region)
         start: Tangents | None = None
         if count > 1:
             first = []
@@ -183,7 +185,7 @@ class PointSpace:
                 start = start or self._start(tangents, nodes)
                 first.append(tangents.bounds(start, Ascent(iterations=0)).bound)
             row = torch.stack(first, 1).argmax(1)
-        n = torch.arange(len(nodes))
+        n = torch.arange(len(nodes), device=row.device)
         tangents = self._form(form, [part[n, row] for part in parts])
         at_root = bool((nodes.depth == 0).all())
         ascent = (

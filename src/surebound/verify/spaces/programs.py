@@ -17,6 +17,7 @@ from torch import Tensor
 from surebound.bounds.minimum import BallMinimum
 from surebound.bounds.planet_lp import solvable
 from surebound.branching.alignment import alignment
+from surebound.network.arrays import to_numpy
 from surebound.verify.clock import Clock
 from surebound.verify.leaf import decide_leaf
 from surebound.verify.node import Nodes, halves_by_sign
@@ -38,7 +39,7 @@ def suits(subject: Subject, strategy: Strategy) -> bool:
         return False
     numbers = [form.box_lower, form.box_upper, form.lower, form.upper, rows.coefficients, rows.constant]
     numbers += [part for block in blocks for part in (block.weight, block.bias)]
-    return solvable(*(t.numpy() for t in numbers))
+    return solvable(*map(to_numpy, numbers))
 
 
 class ProgramSpace:
@@ -48,13 +49,13 @@ class ProgramSpace:
 
     def __init__(self, subject: Subject, clock: Clock) -> None:
         self.subject, self.clock = subject, clock
-        self.violated = torch.zeros(subject.form.neurons, dtype=torch.bool)  # by the optimum of some LP so far
+        self.violated = torch.zeros_like(subject.form.lower, dtype=torch.bool)  # by the optimum of some LP so far
         self.program: NodeLP | None = None
 
     def roots(self) -> Nodes:
-        count = self.subject.regions
-        signs = torch.zeros(count, self.subject.form.neurons, dtype=torch.int8)
-        return Nodes.roots(torch.arange(count), {"signs": signs, "first": torch.ones(count, dtype=torch.int8)})
+        region = torch.arange(self.subject.regions, device=self.subject.network.device)
+        first = torch.ones_like(region, dtype=torch.int8)
+        return Nodes.roots(region, {"signs": first.new_zeros(len(region), self.subject.form.neurons), "first": first})
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
         """The half that holds the LP's optimum comes last, and so out of the queue first."""
@@ -62,24 +63,25 @@ class ProgramSpace:
 
     def bound(self, nodes: Nodes) -> Bounded:
         with self.clock.phase("linear programs"):
-            solved = [self._solve(nodes[i]) for i in torch.arange(len(nodes)).split(1)]
+            solved = [self._solve(node) for node in _one_by_one(nodes)]
         relaxed, proofs = [r for _, r in solved], [p for p, _ in solved]
+        form, array = self.subject.form, self.subject.network.array
         if any(proofs):
-            none = self.subject.multipliers(*(torch.zeros(0), *torch.zeros(2, len(self.violated)).double()))
+            none = self.subject.multipliers(form.lower[:0], *form.lower.new_zeros(2, form.neurons))
             duals = [p or none for p in proofs]
             nodes = replace(nodes, state=nodes.state | {name: torch.cat([d[name] for d in duals]) for name in none})
-        unknown = torch.full((len(self.violated),), torch.nan, dtype=torch.float64)
-        nothing = torch.full((self.subject.form.inputs,), torch.nan, dtype=torch.float64)
+        unknown, nothing = (form.lower.new_full((count,), torch.nan) for count in (form.neurons, form.inputs))
         hints = {
             "x": torch.stack([nothing if r is None else r.x for r in relaxed]),
-            "xhat": torch.stack([unknown if r is None else torch.from_numpy(r.xhat) for r in relaxed]),
+            "xhat": torch.stack([unknown if r is None else array(r.xhat) for r in relaxed]),
         }
-        return Bounded(nodes, torch.tensor([proof is not None for proof in proofs]), hints)
+        proved = torch.tensor([proof is not None for proof in proofs], device=nodes.region.device)
+        return Bounded(nodes, proved, hints)
 
     def _solve(self, node: Nodes) -> tuple[dict[str, Tensor] | None, Relaxed | None]:
         """The LP's multipliers if they prove the subproblem, and if not, its optimum, if it has one."""
         self.clock.check()
-        region, signs = int(node.region), node.state["signs"][0].numpy()
+        region, signs = int(node.region), to_numpy(node.state["signs"][0])
         if self.program is None or self.program.region != region:
             self.program = NodeLP(self.subject, region)
         answer = self.program.solve(signs, self.clock.remaining)
@@ -87,7 +89,7 @@ class ProgramSpace:
         if proof is not None:
             return proof, None
         if answer.relaxed is not None:
-            self.violated |= torch.from_numpy(answer.relaxed.violation > _VIOLATED)
+            self.violated |= self.subject.network.array(answer.relaxed.violation > _VIOLATED)
         return None, answer.relaxed
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
@@ -99,7 +101,8 @@ class ProgramSpace:
     def choose(self, open_: Bounded) -> Nodes:
         """Split a neuron that some LP has violated: others the rows keep from mattering."""
         with self.clock.phase("branching"):
-            split = torch.tensor([self._choice(open_.nodes[i]) for i in torch.arange(len(open_.nodes)).split(1)])
+            nodes = open_.nodes
+            split = nodes.split.new_tensor([self._choice(node) for node in _one_by_one(nodes)])
             xhat = open_.hints["xhat"].gather(1, split.clamp_min(0)[:, None])[:, 0]
         first = torch.where(xhat.isnan() | (xhat > 0), 1, -1).to(torch.int8)
         signs = open_.nodes.state["signs"]
@@ -118,6 +121,11 @@ class ProgramSpace:
 
     def decide(self, leaf: Nodes) -> Leaf:
         return decide_leaf(self.subject, int(leaf.region), leaf.state["signs"][0], self.clock.remaining)
+
+
+def _one_by_one(nodes: Nodes) -> Iterator[Nodes]:
+    """Each node by itself."""
+    return (nodes[i] for i in torch.arange(len(nodes), device=nodes.region.device).split(1))
 
 
 class Standstill:

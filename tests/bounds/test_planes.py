@@ -62,7 +62,7 @@ def test_a_plane_is_above_the_relu(name: str, rng: np.random.Generator) -> None:
     inside = sample(rng, case.lower[0], case.upper[0], 400)
     corner = torch.where(torch.from_numpy(rng.uniform(size=tuple(inside.shape))) < 0.5, case.lower, case.upper)
     xhat, columns = columns_at(case, form, torch.cat([inside, corner]))
-    for planes in (any_planes(form, rng), any_planes(form, rng, 0.0, 1.0)):
+    for planes in (any_planes(form, rng, *ends) for ends in ((-0.3, 1.3), (0.0, 1.0), (0.7, 1.3))):
         for block, at, plane in zip(form.blocks, form.layers, planes, strict=True):
             above = columns[:, : block.weight.shape[1]] @ plane.weight.T + plane.height
             assert bool((above >= xhat[:, at].clamp_min(0.0) - 1e-12).all())

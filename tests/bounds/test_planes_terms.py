@@ -18,6 +18,7 @@ from surebound.network.build import Builder
 from surebound.network.graph import Network
 
 N = 1023
+TOTAL = 1 + N * Fraction(0.75 * U)  # of the coefficients below, in rational arithmetic
 HULL = torch.tensor([[1.0], [0.0]])  # κ and κ'
 
 
@@ -35,12 +36,12 @@ def exact_form(network: Network, low: float, high: float) -> FoldedForm:
 
 
 def copies(low: float) -> tuple[FoldedForm, Rows]:
-    """−relu(x) − u relu(x) − … over [low, 1]."""
+    """−relu(x) − ¾u relu(x) − … over [low, 1]; not u, whose products with numbers just above 1 would be rounded up."""
     build = Builder((1,))
     form = exact_form(build.build(build.relu(build.linear(0, torch.ones(N + 1, 1).double()))), low, 1.0)
     assert form.neurons == N + 1
     zero = torch.zeros(1, dtype=torch.float64)
-    return form, Rows(torch.cat([zero, -losing(N)])[None], zero, zero)
+    return form, Rows(torch.cat([zero, -losing(N, 0.75 * U)])[None], zero, zero)
 
 
 def claimed(form: FoldedForm, rows: Rows, slope: float) -> tuple[Fraction, Fraction]:
@@ -57,14 +58,14 @@ def claimed(form: FoldedForm, rows: Rows, slope: float) -> tuple[Fraction, Fract
 def test_coefficients_of_planes_are_added_up() -> None:
     """x ≤ x̂ + h with a height of next to nothing: the coefficients on x are what is lost."""
     bound, height = claimed(*copies(-(2.0**-40)), 1.0)
-    exact = -(1 + N * Fraction(U)) * (1 + height)
+    exact = -TOTAL * (1 + height)
     assert height < 2.0**-39 and exact - 10 * N * Fraction(U) < bound <= exact
 
 
 def test_heights_are_added_up() -> None:
     """x ≤ h: there are no coefficients."""
     bound, height = claimed(*copies(-1.0), 0.0)
-    exact = -(1 + N * Fraction(U)) * height
+    exact = -TOTAL * height
     assert height >= 1 and exact - 10 * N * Fraction(U) < bound <= exact
 
 

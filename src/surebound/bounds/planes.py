@@ -122,24 +122,23 @@ class _Layer:
     t: Tensor  # (neurons, most read)
     kappa: Tensor  # (2, neurons)
     alpha: Tensor  # (neurons,)
-    height: Tensor  # (neurons,)  h at the last evaluation
+    terms: Tensor  # (2, neurons)  both terms of h
+    ends: list[Tensor]  # (neurons, most read) each: where w ⊙ c is in either of the two maxima, minus ∂h/∂t
 
-    def heights(self) -> Tensor:
-        """Both terms of h. # (2, neurons)"""
-        below = [k[:, None] - self.t for k in self.kappa]
-        most = [(gap.clamp_min(0.0) * self.high + gap.clamp_max(0.0) * self.low).sum(1) for gap in below]
+    def measure(self) -> None:
+        """Compute `terms` and `ends` for the present t and κ."""
+        gaps = [k[:, None] - self.t for k in self.kappa]
+        self.ends = [torch.where(gap > 0, self.high, self.low) for gap in gaps]
+        most = [gap.mul_(end).sum(1) for gap, end in zip(gaps, self.ends, strict=True)]
         k, k_ = self.kappa
-        return torch.stack([(1 - k) * self.upper + k * self.bias + most[0], k_ * (self.bias - self.lower) + most[1]])
-
-    def ends(self) -> list[Tensor]:
-        """Where w ⊙ c is in either of the two maxima: minus ∂h/∂t. # (neurons, most read) each"""
-        return [torch.where(self.t < k[:, None], self.high, self.low) for k in self.kappa]
+        active = (1 - k) * self.upper + k * self.bias + most[0]
+        self.terms = torch.stack([active, k_ * (self.bias - self.lower) + most[1]])
 
     def balance(self) -> None:
         """Move t so that both terms of h are equal: one step of Newton's method."""
-        active, inactive = self.heights()
-        first, second = self.ends()
-        slope = (first - second).sum(1)
+        self.measure()
+        active, inactive = self.terms
+        slope = (self.ends[0] - self.ends[1]).sum(1)
         step = torch.where(slope > 0, (active - inactive) / slope.clamp_min(1e-30), 0.0).clamp(-_STEP, _STEP)
         self.t = (self.t + step[:, None]).clamp_(0.0, 1.0)
 
@@ -204,8 +203,8 @@ class _Ascent:
             self.lam.index_add_(
                 0, layer.column.flatten(), ((above[:, None] * layer.t + below[:, None]) * layer.weight).flatten()
             )
-            layer.height = layer.heights().amax(0)
-            bound = bound - above @ layer.height - below @ layer.bias
+            layer.measure()
+            bound = bound - above @ layer.terms.amax(0) - below @ layer.bias
         at_input, balls = self.lam[: self.kernel.inputs], self.kernel.balls
         self.corner = at_input.sign() if balls is None else balls.parted(at_input[None]).x[0]
         return float(bound - at_input @ self.corner)
@@ -215,8 +214,8 @@ class _Ascent:
         points = torch.cat([self.corner, self.corner.new_zeros(self.kernel.neurons)])
         for layer, moment in zip(self.layers, moments, strict=True):
             lam, read = self._pulled(layer), layer.weight * points[layer.column]
-            xhat, ends = read.sum(1) + layer.bias, layer.ends()
-            plane = (layer.t * read).sum(1) + layer.height
+            xhat, ends = read.sum(1) + layer.bias, layer.ends
+            plane = (layer.t * read).sum(1) + layer.terms.amax(0)
             first = self.kernel.inputs
             points[first + layer.at.start : first + layer.at.stop] = torch.where(lam > 0, plane, layer.alpha * xhat)
             above = lam.clamp_min(0.0)
@@ -268,4 +267,4 @@ def _listed(form: FoldedForm, kernel: Kernel, relaxation: Relaxation, block: Blo
     own = ((upper - lower) / (high - low).sum(1).clamp_min(1e-30)).clamp(0.0, 1.0) ** 4
     kappa = torch.stack([line + own * (1 - line), line * (1 - own)])
     t = line[:, None].expand(shape).clone()
-    return _Layer(at, column, weight, low, high, bias, lower, upper, line, t, kappa, line.clone(), bias)
+    return _Layer(at, column, weight, low, high, bias, lower, upper, line, t, kappa, line.clone(), kappa, [])

@@ -18,17 +18,22 @@ from surebound.verify.clock import Clock
 from surebound.verify.strategy import Strategy
 from surebound.verify.subject import Subject
 
+_BYTES = 40  # that planes take for each number in the matrices of a form
+
 
 class Bounder:
     """The bounds of `Subject`, each region's by a subject of its own."""
 
-    def __init__(self, subject: Subject, strategy: Strategy, clock: Clock, *, planes: bool) -> None:
+    def __init__(
+        self, subject: Subject, strategy: Strategy, clock: Clock, *, planes: bool, memory: int = 2**31
+    ) -> None:
         self.subject, self.strategy, self.clock = subject, strategy, clock
         self._of: dict[int, Subject] = {}  # region -> its subject, where that has planes
         self._seen = torch.zeros(subject.regions, dtype=torch.int64, device="cpu")
         self._room = 0  # how many regions may still get planes
         if planes and strategy.planes_after is not None and isinstance(subject.form, FoldedForm):
-            self._room = strategy.planes_limit // max(subject.form.numbers, 1)
+            numbers = min(strategy.planes_limit, memory // 2 // _BYTES)
+            self._room = numbers // max(subject.form.numbers, 1)
 
     def see(self, region: Tensor) -> None:
         """Count subproblems of regions, before they are bounded. # (nodes,)"""

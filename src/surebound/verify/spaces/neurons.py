@@ -42,7 +42,7 @@ class NeuronSpace:
         """With `least`, proofs are written down: duals that fit into bytes go first, and prove by more than that."""
         self.least = least
         self.subject, self.strategy, self.clock = subject, strategy, clock
-        self.bounder = Bounder(subject, strategy, clock, planes=least is None)  # proofs have no planes
+        self.bounder = Bounder(subject, strategy, clock, planes=least is None, memory=memory)  # no proof has planes
         context = replace(subject.context, bound=self.bounder.bound, evaluate=self.bounder.evaluate)
         self.rule: Rule = RULES[rule](context)
         self.iteration = Iteration(strategy.iterations, strategy.iterations.count)

@@ -63,7 +63,7 @@ class Strategy:
     # The search over neurons
     ascent: Ascent = Ascent()  # of every node; `iterations` says how often
     iterations: Iterations = Iterations()
-    planes_after: int | None = 1000  # subproblems of a region before it gets planes above its neurons; None: no planes
+    planes_after: int | None = 500  # subproblems of a region before it gets planes above its neurons; None: no planes
     planes: Ascent = Ascent(iterations=40)  # by which they are found,
     planes_gain: float = 0.05  # of what its root's bound lacks, which they have to gain to be kept,
     planes_limit: int = 2**24  # numbers in the forms of all regions that have some

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import settle_layers
+from surebound.network import ACTIVATIONS
 from surebound.network.activation import Activation
-from surebound.network.activations import ACTIVATIONS, elu, gelu_tanh
+from surebound.network.activations import elu, gelu_tanh
 from surebound.network.build import Builder
 from surebound.network.graph import Network
 from surebound.network.model import Model

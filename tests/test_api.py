@@ -22,8 +22,11 @@ from surebound.branching import CHOICES, RULES
 from surebound.check import network as check_network
 from surebound.cli import COMMANDS
 from surebound.cli.main import build_parser
+from surebound.data import DATASETS
 from surebound.load.onnx_ops import SUPPORTED
 from surebound.network.model import Model
+from surebound.registry import Registry
+from surebound.train import LOSSES
 
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
@@ -150,9 +153,18 @@ def test_importing_surebound_does_not_import_torch() -> None:
 # ---- documented
 
 
-@pytest.mark.parametrize("registry", [BOUNDS, RULES, ATTACKS], ids=["bounds", "rules", "attacks"])
-def test_every_registered_name_is_documented(registry: dict[str, object]) -> None:
+@pytest.mark.parametrize("registry", [BOUNDS, RULES, ATTACKS, LOSSES, DATASETS], ids=lambda registry: registry.kind)
+def test_every_registered_name_is_documented(registry: Registry[object]) -> None:
     assert [name for name in registry if f"`{name}`" not in DOCUMENTS] == []
+
+
+def test_the_readme_counts_the_methods_of_training() -> None:
+    assert re.findall(r"(\d+) methods", README) == [str(len(LOSSES))] * 2
+
+
+def test_the_readme_lists_what_is_supported() -> None:
+    listed = README.partition("## What is supported")[2].partition("## Limits")[0]
+    assert [op for op in SUPPORTED if f"`{op}`" not in listed] == []
 
 
 def test_the_readme_says_which_operations_have_proofs() -> None:

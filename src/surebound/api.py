@@ -32,24 +32,28 @@ if TYPE_CHECKING:
     from surebound.verify.progress import OnProgress
 
 
-def load(source: "str | Path | nn.Module", *, input_shape: tuple[int, ...] | None = None) -> "Model":
+def load(
+    source: "str | Path | nn.Module", *, input_shape: Sequence[int] | Sequence[Sequence[int]] | None = None
+) -> "Model":
     """A network from an ONNX file (``.onnx``, ``.onnx.gz``) or a PyTorch module.
 
     Args:
         source: the file's path, or a module in evaluation mode.
-        input_shape: one input's shape without the batch; needed for a module only.
-    """
-    from surebound.network.model import Model
+        input_shape: one input's shape without the batch; needed for a module only, and a list of such shapes for a
+            module that takes several tensors. Its outputs may be several, too: a tuple or list of tensors.
 
+    Several inputs or outputs, of a file or module, are one vector each in everything that follows, one tensor after the
+    other; `ports` of what is returned has their names and shapes.
+    """
     if isinstance(source, str | Path):
         from surebound.load.onnx import load_model
 
         return load_model(source)
-    from surebound.load.torch import load_torch, replay_module
+    from surebound.load.torch import module_model
 
     if input_shape is None:
         raise UsageError("loading a PyTorch module needs input_shape, the shape of one input without the batch")
-    return Model(load_torch(source, input_shape), replay_module(source, input_shape), type(source).__name__)
+    return module_model(source, input_shape)
 
 
 def verify(
@@ -192,7 +196,7 @@ def train(
     out: str | Path,
     settings: Sequence[str] = (),
     dataset: "Dataset | None" = None,
-    module: "nn.Sequential | None" = None,
+    module: "nn.Module | None" = None,
     data_dir: str | Path | None = None,
     resume: bool = False,
     on_progress: "OnTrainProgress | None" = None,
@@ -204,8 +208,9 @@ def train(
         out: the folder to write; see `surebound.train.folder` for what is in it.
         settings: changes to a preset or file, each ``key=value``, such as ``"schedule.epochs=3"``.
         dataset: images of your own (`surebound.data.own.dataset_from_tensors`) instead of the configuration's.
-        module: a network of your own instead of the configuration's: a Sequential of Conv2d, Linear, BatchNorm and ReLU
-            on pixels in [0, 1]. It is trained in place.
+        module: a network of your own instead of the configuration's, on pixels in [0, 1]: any module without loops that
+            torch.fx can trace and that can be verified, whose parameters are those of convolutions, matrices, batch
+            norms and PReLUs. Residual connections, pooling and all activations are fine. It is trained in place.
         data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
         resume: go on with the run in `out` from its last checkpoint, or start it if there is none.
         on_progress: called after every step with a `surebound.train.loop.TrainProgress`.

@@ -26,6 +26,7 @@ PARSED_BYTES = 2**28  # that its parts take in memory, beside the weights
 NODES = 2**16
 NAMES = 2**20  # that all nodes read and write
 AXES = 32
+PORTS = 2**10  # inputs, and outputs
 
 # A network, and the constants it is made of
 ELEMENTS = 2**24  # of one tensor that is computed; weights in the file may have more

@@ -15,6 +15,7 @@ constants of the property may differ from the stored ones (by at most one relati
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from surebound.domain.sets import Vector as Vector
 from surebound.domain.sets import as_numbers, box_around, exact_norm
 from surebound.domain.sets import round_down as round_down
 from surebound.domain.sets import round_up as round_up
-from surebound.errors import PropertyError, UsageError
+from surebound.errors import PropertyError, UsageError, quoted
 from surebound.verdict import Counterexample as Counterexample
 from surebound.verdict import Status as Status
 from surebound.verdict import Verdict as Verdict
@@ -97,12 +98,42 @@ def stack_rows(regions: Sequence[Region], count: int | None = None) -> tuple[Mat
     return on_output[index], on_input[index], constant[index]
 
 
+@dataclass(frozen=True)
+class Port:
+    """One of a network's inputs or outputs."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str = ""  # as VNN-LIB 2.0 writes it, where a property declares it
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{quoted(self.name)} of shape {list(self.shape)}"
+
+
+def listed(ports: Sequence[Port], most: int = 5) -> str:
+    """Some ports for a sentence."""
+    return ", ".join([*map(str, ports[:most]), *["…"] * (len(ports) > most)]) or "none"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """A network's inputs and outputs. Where there are several, the numbers of all stand one after the other."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Property:
     """All the ways to violate a property, as a disjunction of regions.
 
     `places` has each region's number and its box's, counted in the file that the property was read from, where regions
-    may stand that no input reaches. None: as the regions come.
+    may stand that no input reaches. None: as the regions come. `ports` are what the file declares, in VNN-LIB 2.0.
     """
 
     regions: tuple[Region, ...]
@@ -110,6 +141,7 @@ class Property:
     outputs: int
     source: str = "property"
     places: tuple[tuple[int, int], ...] | None = None
+    ports: Ports | None = None
 
     def __post_init__(self) -> None:
         if len({region.box.norm for region in self.regions}) > 1:
@@ -123,13 +155,30 @@ class Property:
                     f" in a property over {self.inputs} inputs and {self.outputs} outputs"
                 )
 
-    def check_fits(self, *, inputs: int, outputs: int) -> None:
-        """Raise PropertyError unless the property is over a network with these many inputs and outputs."""
+    @property
+    def varying(self) -> int:
+        """How many inputs vary in a region's domain, at most."""
+        boxes = {id(region.box): region.box for region in self.regions}.values()
+        return max((int((box.upper > box.lower).sum()) for box in boxes), default=0)
+
+    def check_fits(self, *, inputs: int, outputs: int, ports: Ports) -> None:
+        """Raise PropertyError unless the property is over a network with these inputs and outputs, so many in all."""
         if (self.inputs, self.outputs) != (inputs, outputs):
             raise PropertyError(
                 f"{self.source} is over {self.inputs} inputs and {self.outputs} outputs,"
                 f" but the network has {inputs} inputs and {outputs} outputs"
             )
+        if self.ports is None:
+            return
+        for kind, declared, found in (
+            ("inputs", self.ports.inputs, ports.inputs),
+            ("outputs", self.ports.outputs, ports.outputs),
+        ):
+            if [port.size for port in declared] != [port.size for port in found]:
+                raise PropertyError(
+                    f"{self.source} declares the {kind} {listed(declared)}, but the network has {listed(found)};"
+                    " expected as many, of the same sizes, in the same order"
+                )
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,13 +22,13 @@ class Registry(Mapping[str, T], Generic[T]):
     """
 
     def __init__(self, kind: str, entries: dict[str, str]) -> None:
-        self._kind = kind
+        self.kind = kind
         self._entries = entries
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
             known = ", ".join(self._entries)
-            raise UsageError(f"unknown {self._kind} '{name}'; expected one of: {known}")
+            raise UsageError(f"unknown {self.kind} '{name}'; expected one of: {known}")
         module, _, attribute = self._entries[name].partition(":")
         return cast(T, getattr(import_module(module), attribute))
 

@@ -22,7 +22,7 @@ from surebound import limits
 from surebound.errors import MissingFileError, PropertyError
 from surebound.load import vnnlib1, vnnlib2
 from surebound.load.vnnlib import read_property, to_property
-from surebound.problem import Property
+from surebound.problem import Port, Property
 
 SHARED = Path(os.environ.get("SUREBOUND_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 BENCHMARKS = SHARED / "vnncomp"
@@ -368,6 +368,28 @@ def network_2(declarations: str, body: str) -> str:
 
 
 X2, Y3 = "(declare-input X float32 [2])", "(declare-output Y float32 [3])"
+UNIT_X2 = "".join(f"(assert (<= X[{i}] 1.0))(assert (>= X[{i}] -1.0))" for i in range(2))
+
+
+def test_version_2_numbers_several_inputs_and_outputs_as_they_are_declared() -> None:
+    pytest.importorskip("vnnlib")
+    declarations = (
+        "(declare-input B float32 [2, 2])(declare-input A real [])(declare-input C float64 [3])"
+        "(declare-output Z float32 [2])(declare-output Y float32 [1, 3])"
+    )
+    names = [*(f"B[{i},{j}]" for i in range(2) for j in range(2)), "A", *(f"C[{i}]" for i in range(3))]
+    bounds = "".join(f"(assert (<= {name} {i}.5))(assert (>= {name} -{i}.0))" for i, name in enumerate(names))
+    rows = "(assert (<= Z[1] 7.0))(assert (<= (+ Y[0,2] (* 2.0 B[1,0])) Z[0]))"
+    prop = read_2(network_2(declarations, bounds + rows))
+    (region,) = prop.regions
+    assert (prop.inputs, prop.outputs) == (8, 5)
+    assert region.box.lower.tolist() == [-i for i in range(8)]
+    assert region.box.upper.tolist() == [i + 0.5 for i in range(8)]
+    assert region.on_output.tolist() == [[0, 1, 0, 0, 0], [-1, 0, 0, 0, 1]] and region.constant.tolist() == [-7, 0]
+    assert region.on_input is not None and region.on_input.tolist() == [[0.0] * 8, [0, 0, 2, 0, 0, 0, 0, 0]]
+    assert prop.ports is not None
+    assert prop.ports.inputs == (Port("B", (2, 2), "float32"), Port("A", (), "real"), Port("C", (3,), "float64"))
+    assert prop.ports.outputs == (Port("Z", (2,), "float32"), Port("Y", (1, 3), "float32"))
 
 
 @pytest.mark.parametrize(
@@ -387,8 +409,10 @@ X2, Y3 = "(declare-input X float32 [2])", "(declare-output Y float32 [3])"
         (NETWORK + "(assert (<= Y[0] 1.0))", r"X\[0, 0\] has no lower bound"),
         (NETWORK + "(assert (<= Y[0] 1.0)) )", r"line 5: .*got '\)'"),
         ("(vnnlib-version <3.0>)" + NETWORK[22:] + "(assert (<= Y[0] 1.0))", "version"),
-        (network_2(X2 + X2.replace("X", "Z") + Y3, "(assert (<= Y[0] 1.0))"), "one input and one output.*2 inputs"),
-        (network_2(X2 + Y3 + Y3.replace("Y", "Z"), "(assert (<= Y[0] 1.0))"), "one input and one output.*2 outputs"),
+        (network_2(X2 + X2.replace("X", "Z") + Y3, "(assert (<= Y[0] 1.0))"), r"X\[0\] has no lower bound"),
+        (network_2(X2 + X2.replace("X", "Z") + Y3, UNIT_X2 + "(assert (<= Y[0] 1.0))"), r"Z\[0\] has no lower bound"),
+        (network_2(X2.replace("]", '] "x"') + Y3, "(assert (<= Y[0] 1.0))"), "line 2: expected VNN-LIB 2.0"),
+        (network_2("".join(X2.replace("X", f"X{i}") for i in range(1025)) + Y3, "(assert (<= Y[0] 1.0))"), "1,024"),
         (network_2(X2 + '(declare-hidden H float32 [2] "h")' + Y3, "(assert (<= H[0] 1.0))"), "hidden node H"),
         (network_2(X2.replace("float32", "int8") + Y3, "(assert (<= Y[0] 1.0))"), "real type, got I8"),
         (network_2(X2.replace("2]", "99999,99999]") + Y3, "(assert (<= Y[0] 1.0))"), "at most 16,777,216"),

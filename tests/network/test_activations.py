@@ -7,8 +7,8 @@ import pytest
 import torch
 from curves import CONTEXT, EXACT, ROWS, exact, exact_slope, intervals
 
+from surebound.network import ACTIVATIONS
 from surebound.network.activation import ERROR, Activation, Lines
-from surebound.network.activations import ACTIVATIONS
 
 each = pytest.mark.parametrize("name", ROWS)
 KINDS: tuple[Lines, ...] = ("interval", "fastlin", "crown")

@@ -40,7 +40,7 @@ def expect_exact(name: str) -> None:
         raise UsageError(f"{said} emulates float64 ({_EMULATION} is set), and how well is not known; expected its own")
     with plain_convolutions(name):
         if not is_kept(torch.float64, name):
-            raise UsageError(f"{said} computes float64 products in less; expected all of its 53 bits")
+            raise UsageError(f"{said} computes float64 products in less; expected all bits, down to denormal numbers")
 
 
 @contextmanager

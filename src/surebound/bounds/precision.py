@@ -1,7 +1,19 @@
 """Whether float32 here means float32: settings of torch and oneDNN allow products in bfloat16 or TF32 instead."""
 
-import torch
-import torch.nn.functional as F
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from surebound.network.arrays import Lazy
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
 _CHANNELS = 32
 
@@ -11,11 +23,24 @@ def float32_is_kept(device: str = "cpu") -> bool:
     return is_kept(torch.float32, device)
 
 
+def numpy_keeps_float32() -> bool:
+    """The same of NumPy's."""
+    unit = np.eye(_CHANNELS, dtype=np.float32)
+    drawn = np.random.default_rng(0).standard_normal((_CHANNELS, _CHANNELS), dtype=np.float32)
+    return np.array_equal(unit @ drawn, drawn) and np.array_equal(drawn @ unit, drawn)
+
+
 def is_kept(dtype: torch.dtype, device: str) -> bool:
-    """Probes products whose result is one of the factors: in their own type they are exact, in less they are not."""
+    """Whether products on a device are of a type; on another than the processor, of its smallest numbers, too."""
     generator = torch.Generator("cpu").manual_seed(0)
     drawn = torch.randn(_CHANNELS, _CHANNELS, 3, 3, generator=generator, dtype=dtype, device="cpu")
-    kernel, unit = drawn.to(device), torch.eye(_CHANNELS, dtype=dtype, device=device)
+    smallest = drawn * (torch.finfo(dtype).tiny / 8)  # denormal
+    return _exact(drawn.to(device)) and (device == "cpu" or _exact(smallest.to(device)))
+
+
+def _exact(kernel: Tensor) -> bool:
+    """Probes products whose result is one of the factors: in their own type they are exact, in less they are not."""
+    unit = torch.eye(_CHANNELS, dtype=kernel.dtype, device=kernel.device)
     image = F.pad(unit[:, :, None, None], (1, 2, 1, 2))  # (channels, channels, 4, 4) with one 1 each
     pulled = F.conv_transpose2d(image, kernel)[:, :, 1:4, 1:4]
     matrix = kernel[:, :, 0, 0]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from surebound.bounds.enclosure import Enclosure
     from surebound.load.onnx import Survey
     from surebound.network.graph import Network
+    from surebound.network.model import Model
     from surebound.problem import Property
 
 _LABEL = 13  # the width of the labels on the left
@@ -40,31 +41,31 @@ def _run(args: Namespace) -> int:
     from surebound.load.onnx import survey
 
     found = survey(args.net)
-    network, refused = _load(args.net, found)
-    if network is not None and problem is not None:
-        problem.check_fits(inputs=network.inputs, outputs=network.outputs)
+    model, refused = _load(args.net, found, None if problem is None else problem.inputs)
+    if model is not None and problem is not None:
+        model.check_fits(problem)
     _print_survey(args.net, found)
     for reason in refused or ["none"]:
         _line("unsupported", reason)
-    if network is None:
+    if model is None:
         return 0
     if problem is None:
-        _print_layers(network, [])
+        _print_layers(model.network, [])
     else:
-        _print_problem(args.property, network, problem)
+        _print_problem(args.property, model, problem)
     return 0
 
 
-def _load(path: str, found: "Survey") -> tuple["Network | None", list[str]]:
+def _load(path: str, found: "Survey", inputs: int | None) -> tuple["Model | None", list[str]]:
     """The network, or what in it is not supported."""
-    from surebound.load.onnx import load_onnx
+    from surebound.load.onnx import load_model
 
     if found.unsupported:
         nodes = [f"{shortened(kind)}, node {quoted(name)}" for kind, name in found.unsupported[:_MOST]]
         left = len(found.unsupported) - _MOST
         return None, [*nodes, *[f"and {left:,} more"] * (left > 0)]
     try:
-        return load_onnx(path), []
+        return load_model(path, inputs=inputs), []
     except UnsupportedOpError as error:  # an operation that is supported in other forms
         return None, [str(error)]
 
@@ -88,11 +89,19 @@ def _counts(names: "Counter[str]") -> str:
     return ", ".join([*known[:_MOST], *[f"and {len(known) - _MOST:,} other kinds"] * (len(known) > _MOST)])
 
 
-def _print_problem(path: str, network: "Network", problem: "Property") -> None:
+def _print_problem(path: str, model: "Model", problem: "Property") -> None:
+    network = model.network
     boxes = list({r.box.key: r.box for r in problem.regions}.values())
     rows = sum(len(r.constant) for r in problem.regions)
     print()
     _line("property", path)
+    if problem.ports is not None:
+        for declared, found in (
+            (problem.ports.inputs, model.ports.inputs),
+            (problem.ports.outputs, model.ports.outputs),
+        ):
+            for ours, theirs in zip(declared[:_MOST], found, strict=False):
+                _line("declares", f"{ours.name} {ours.type} {list(ours.shape)}, which is {quoted(theirs.name)}")
     regions = _some(len(problem.regions), "region")
     _line("to exclude", f"{regions} with {_some(rows, 'row')} in all, over {_some(len(boxes), 'box')}")
     if not boxes:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surebound.cli.arguments import check_network, count, eps, eps_text, indices, thread_count
+from surebound.data import DATASETS
 from surebound.domain import NORMS
 from surebound.errors import MissingFileError, UsageError
 
@@ -19,7 +20,7 @@ FILE = "model.onnx"  # of a training output folder
 def add_images(parser: ArgumentParser) -> None:
     """The arguments that say which network, which images and how far around them."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, or the output folder of a training run")
-    parser.add_argument("--dataset", required=True, metavar="NAME", help="cifar10, mnist, digits, or a folder")
+    parser.add_argument("--dataset", required=True, metavar="NAME", help=f"{', '.join(DATASETS)}, or a folder")
     parser.add_argument("--eps", required=True, type=eps, metavar="E", help="the radius, such as 2/255 or 0.1")
     parser.add_argument(
         "--norm",

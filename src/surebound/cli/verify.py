@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +39,12 @@ from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
 from surebound.memory import keep_memory
 from surebound.verdict import Status, Verdict
+from surebound.verify import FEW_INPUTS
 from surebound.verify.clock import Clock
 
 if TYPE_CHECKING:
-    from surebound.problem import Counterexample, Property
+    from surebound.problem import Counterexample, Ports, Property
+    from surebound.verify.begun import Begun
 
 _WORKERS = (
     "processes with one thread each, which share a search that takes longer; auto: one for each processor, if a trial "
@@ -85,6 +89,8 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     announce_threads(_threads(args))
+    # The first attempt's products are small: a second thread would mostly wait, and keep torch from being loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, proof=args.proof, json=args.json)
     _check_format(args)
@@ -140,7 +146,8 @@ def _give_up(args: Namespace, files: dict[str, Path], verdict: Verdict) -> int:
 
 def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict, problem: Property | None = None) -> None:
     """Write and print the verdict on a property."""
-    texts = {"counterexample": vnncomp_text(verdict), "json": json_text(verdict)}
+    ports = None if problem is None else problem.ports
+    texts = {"counterexample": vnncomp_text(verdict, ports), "json": json_text(verdict)}
     failed = _write({path: texts[option] for option, path in files.items() if option in texts})
     print(verdict.status, flush=True)
     if verdict.proof is not None and problem is not None:
@@ -193,17 +200,22 @@ class _Work:
             keep_memory()
             for library in ("numpy.random", "onnx", "onnxruntime"):  # all that the first attempt takes
                 import_module(library)
-            preload()
+            first = args.proof is None and args.search == "default"
+            bisect = first and args.branching in ("auto", "input") and problem.varying <= FEW_INPUTS
+            if not bisect:
+                preload()
             from surebound.load.onnx import read_model
 
             model = read_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
-        if args.proof is None and args.search == "default":
+        begun: Begun | None = None
+        if first:
             from surebound.verify.first import first_attempt
 
             self.doing = "verifying"
-            verdict = first_attempt(model, problem, self.clock, seed=args.seed)
-            if verdict is not None:
-                return verdict
+            found = first_attempt(model, problem, self.clock, seed=args.seed, bisect=bisect, slow=preload)
+            if isinstance(found, Verdict):
+                return found
+            begun = found
         self.doing = "importing torch"
         with self.clock.phase("import"), uncollected():
             quick_import()
@@ -235,7 +247,7 @@ class _Work:
 
             check_sayable(args.net, problem)
             options = replace(options, strategy=replace(options.strategy, input_limit=-1))  # neurons are split
-        return verify(model, problem, options, clock=self.clock)
+        return verify(model, problem, options, clock=self.clock, begun=begun)
 
     def _deadline(self, doing: str) -> Deadline:
         self.doing = doing
@@ -256,10 +268,23 @@ class _Work:
         )
 
 
-def vnncomp_text(verdict: Verdict) -> str:
-    """The verdict and, after `sat`, ((X_0 v) … (Y_0 v))."""
+def vnncomp_text(verdict: Verdict, declared: Ports | None = None) -> str:
+    """The verdict and, after `sat`, ((X_0 v) … (Y_0 v)); for a property that declares tensors, their values by name."""
     found = verdict.counterexample
-    return f"{verdict.status}\n" if found is None else f"sat\n{_assignment(found)}\n"
+    if found is None:
+        return f"{verdict.status}\n"
+    return f"sat\n{_assignment(found) if declared is None else _by_name(found, declared)}\n"
+
+
+def _by_name(found: Counterexample, declared: Ports) -> str:
+    """The assignment of VNN-LIB 2.0: each tensor's name, type and shape, then its elements, a line each."""
+    lines = []
+    for ports, values in ((declared.inputs, found.x), (declared.outputs, found.y)):
+        elements = iter(values.tolist())
+        for port in ports:
+            lines.append(f"{port.name} {port.type} [{','.join(map(str, port.shape))}]")
+            lines += [repr(value) for value in islice(elements, port.size)]
+    return "\n".join(lines)
 
 
 def _assignment(found: Counterexample) -> str:

@@ -25,7 +25,7 @@ from surebound.evaluate.stages import Sample, Settings
 from surebound.evaluate.store import Run
 from surebound.load.onnx_file import fingerprint
 from surebound.network.model import Model
-from surebound.problem import Robustness
+from surebound.problem import Robustness, listed
 from surebound.verify.options import Options
 from surebound.version import __version__
 
@@ -130,6 +130,9 @@ def _data_sha256(dataset: Dataset) -> str:
 def check_fits(model: Model, dataset: Dataset) -> None:
     """Raise NetworkError unless the network takes the data set's images and has an output for each class."""
     network = model.network
+    for kind, ports in (("inputs", model.ports.inputs), ("outputs", model.ports.outputs)):
+        if len(ports) > 1:
+            raise NetworkError(f"the network '{model.source}' has the {kind} {listed(ports)}; expected one, for images")
     given, wanted = (tuple(n for n in shape if n != 1) for shape in (network.input_shape, dataset.shape))
     flat = len(given) <= 1 and network.inputs == dataset.train.pixels[0].numel()
     if (given != wanted and not flat) or network.outputs != len(dataset.classes):

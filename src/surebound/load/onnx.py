@@ -2,7 +2,8 @@
 
 The network means exact real arithmetic over the numbers stored in the file. A part of the graph that depends on no
 input (shape arithmetic, folded weights) is evaluated once as ONNX defines it, in its own type, as runtimes do. A batch
-axis is read as a batch of 1 and left out of the network's shapes.
+axis is read as a batch of 1 and left out of the network's shapes. Several inputs or outputs are read as one vector, in
+the file's order (`ends`).
 """
 
 from collections import Counter
@@ -15,24 +16,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surebound.errors import NetworkError, ResourceError, UnsupportedOpError, one_line, quoted, visible
-from surebound.limits import AXES, Deadline, Tally, check_elements
+from surebound.limits import AXES, ELEMENTS, PORTS, Deadline, Tally, check_elements
 from surebound.load.agreement import check_agreement
-from surebound.load.algebra import Algebra, Data, Value, inner
+from surebound.load.algebra import Algebra, Data, Value
+from surebound.load.ends import begin, end
 from surebound.load.fold import EVALUATED, evaluate
 from surebound.load.onnx_call import Call
 from surebound.load.onnx_file import STANDARD, File, array, constants, read_onnx
 from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED
 from surebound.load.replay import Replay, replay
 from surebound.memory import is_out_of_memory
-from surebound.network.build import Builder
 from surebound.network.graph import Network
+from surebound.network.linear import size
 from surebound.network.model import Model
 from surebound.network.op import Shape
+from surebound.problem import Port, Ports
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, ValueInfoProto
+    from onnx import NodeProto, ValueInfoProto
 
-_SHOWN = 5  # names in a sentence
 _LONG = 40  # letters of an operation's name
 
 
@@ -41,7 +43,7 @@ def load_onnx(path: str | Path, *, check: bool = True) -> Network:
     if check:
         return load_model(path).network
     file = read_onnx(Path(path))
-    return _read(file, _input_shapes(file, None)[0], Deadline()).tensors()
+    return _read(file, _readings(file, None)[0], Deadline())[0].tensors()
 
 
 def load_model(path: str | Path, *, inputs: int | None = None, deadline: Deadline = Deadline()) -> Model:
@@ -60,12 +62,12 @@ def read_model(path: str | Path, *, inputs: int | None = None, deadline: Deadlin
         file = read_onnx(path, deadline)
         original: Replay | None = None
         refused: list[NetworkError] = []
-        for shape in _input_shapes(file, inputs):
+        for shapes in _readings(file, inputs):
             try:
-                network = _read(file, shape, deadline)
+                network, ports = _read(file, shapes, deadline)
                 original = original or Replay(file)
                 check_agreement(network, original, "onnxruntime", f"'{path}'", deadline=deadline)
-                return Model(network, original, str(path))
+                return Model(network, original, str(path), ports)
             except NetworkError as error:
                 refused.append(error)
         raise refused[0]
@@ -88,10 +90,9 @@ class Survey:
 
 def survey(path: str | Path) -> Survey:
     """What an ONNX file holds. An operation that depends on no input is evaluated on loading, if it is a simple one."""
-    graph = read_onnx(Path(path)).model.graph
-    weights = {weight.name for weight in graph.initializer}
-    sources = [value for value in graph.input if value.name not in weights]
-    live = {value.name for value in sources}  # what depends on the input
+    file = read_onnx(Path(path))
+    graph = file.model.graph
+    live = {value.name for value in file.inputs}  # what depends on the input
     operations: Counter[str] = Counter()
     unsupported = []
     for node in graph.node:
@@ -110,8 +111,8 @@ def survey(path: str | Path) -> Survey:
     return Survey(
         operations,
         tuple(unsupported),
-        tuple((visible(value.name), _shape_text(value)) for value in sources),
-        tuple((visible(value.name), _shape_text(value)) for value in graph.output),
+        tuple((visible(value.name), _shape_text(value)) for value in file.inputs),
+        tuple((visible(value.name), _shape_text(value)) for value in file.outputs),
         sum(prod(tensor.dims) for tensor in floats),
     )
 
@@ -148,61 +149,58 @@ def check_against_onnxruntime(network: Network, path: str | Path) -> None:
     check_agreement(network, replay(path), "onnxruntime", f"'{path}'")
 
 
-# ---- the input
+# ---- the inputs
 
 
-def _single_input(graph: "GraphProto", path: Path) -> "ValueInfoProto":
-    """The one input that is not a weight, of a floating-point type."""
-    weights = {w.name for w in graph.initializer}
-    inputs: list[ValueInfoProto] = [i for i in graph.input if i.name not in weights]
-    for kind, found in (("inputs", inputs), ("outputs", list(graph.output))):
-        if len(found) != 1:
-            names = ", ".join(quoted(f.name) for f in found[:_SHOWN]) or "none"
-            more = ", …" if len(found) > _SHOWN else ""
-            raise NetworkError(f"'{path}' has {len(found)} {kind} ({names}{more}); expected one")
-    name, tensor = quoted(inputs[0].name), inputs[0].type.tensor_type
-    if tensor.elem_type not in (FLOAT, DOUBLE):
-        raise NetworkError(f"the input {name} of '{path}' is not of floating point; expected float32")
-    if not tensor.HasField("shape"):
-        raise NetworkError(f"the input {name} of '{path}' has no shape; expected fixed dimensions")
-    if len(tensor.shape.dim) > AXES:
-        raise NetworkError(f"the input {name} of '{path}' has {len(tensor.shape.dim)} axes; expected at most {AXES}")
-    return inputs[0]
+def _readings(file: File, inputs: int | None) -> list[list[Shape]]:
+    """The full shapes of all inputs to read the graph with, the likeliest first.
 
-
-def _input_shapes(file: File, inputs: int | None) -> list[Shape]:
-    """The full shapes to read the graph with, the likeliest first.
-
-    The first axis is the batch if it is 1 or left open. A fixed size above 1 is a batch if the output starts with the
-    same size or does not say; otherwise, as on a lone axis, or where the file cannot be read that way, it counts
-    features.
+    A first axis is the batch if it is 1 or left open. With one input, a fixed size above 1 is a batch if all outputs
+    start with the same size or do not say; otherwise, as on a lone axis, or where the file cannot be read that way, it
+    counts features. With several inputs it counts features.
     """
-    source = _single_input(file.model.graph, file.path)
-    dims = [d.dim_value for d in source.type.tensor_type.shape.dim]
-    if not dims:
-        return [()]
-    batch, rest = dims[0], tuple(dims[1:])
-    place = f"the input {quoted(source.name)} of '{file.path}'"
-    if any(d < 1 for d in rest):
+    for kind, found in (("inputs", file.inputs), ("outputs", file.outputs)):
+        if not 1 <= len(found) <= PORTS:
+            raise NetworkError(f"'{file.path}' has {len(found):,} {kind}; expected one, or at most {PORTS:,}")
+    shapes = [_input_shape(file, value) for value in file.inputs]
+    total = sum(map(size, shapes))
+    if total > ELEMENTS:
+        raise NetworkError(f"the inputs of '{file.path}' have {total:,} elements in all; expected at most {ELEMENTS:,}")
+    batch, rest = (shapes[0][0], shapes[0][1:]) if shapes[0] else (1, ())
+    if len(shapes) > 1 or batch == 1:
+        return [shapes]
+    outer = [value.type.tensor_type.shape.dim[:1] for value in file.outputs]
+    shared = rest and all(dim.dim_value in (0, batch) for first in outer for dim in first)
+    readings = [[(1, *rest)]] * bool(shared) + [shapes]
+    return sorted(readings, key=lambda found: size(found[0]) != inputs)  # stable: without `inputs`, the order stays
+
+
+def _input_shape(file: File, value: "ValueInfoProto") -> Shape:
+    """The full shape of an input, with a batch of 1 where its size is left open."""
+    place, tensor = f"the input {quoted(value.name)} of '{file.path}'", value.type.tensor_type
+    if tensor.elem_type not in (FLOAT, DOUBLE):
+        raise NetworkError(f"{place} is not of floating point; expected float32")
+    if not tensor.HasField("shape"):
+        raise NetworkError(f"{place} has no shape; expected fixed dimensions")
+    if len(tensor.shape.dim) > AXES:
+        raise NetworkError(f"{place} has {len(tensor.shape.dim)} axes; expected at most {AXES}")
+    dims = [d.dim_value for d in tensor.shape.dim]
+    if any(d < 1 for d in dims[1:]):
         raise NetworkError(f"{place} has an open dimension after the first; expected fixed dimensions")
+    shape = (max(dims[0], 1), *dims[1:]) if dims else ()
     try:
-        check_elements(d for d in dims if d > 0)
+        check_elements(shape)
     except NetworkError as error:
         raise NetworkError(f"{place} is too large: {error}") from error
-    if batch <= 1:
-        return [(1, *rest)]
-    outer = [d.dim_value for d in file.model.graph.output[0].type.tensor_type.shape.dim][:1]
-    shapes = [(1, *rest)] if rest and (not outer or outer[0] in (0, batch)) else []
-    shapes.append((batch, *rest))
-    return sorted(shapes, key=lambda shape: prod(shape) != inputs)  # stable, so that the order stays without `inputs`
+    return shape
 
 
 # ---- the graph
 
 
-def _read(file: File, shape: Shape, deadline: Deadline) -> Network:
-    """The network of a file, for an input of a full shape."""
-    return _Reader(file, deadline).read(_single_input(file.model.graph, file.path).name, shape)
+def _read(file: File, shapes: Sequence[Shape], deadline: Deadline) -> tuple[Network, Ports]:
+    """The network of a file, and its inputs and outputs by name, for inputs of full shapes."""
+    return _Reader(file, deadline).read(shapes)
 
 
 class _Reader:
@@ -210,24 +208,29 @@ class _Reader:
 
     def __init__(self, file: File, deadline: Deadline) -> None:
         self._graph, self._opset, self._path = file.model.graph, file.opset, file.path
-        self._deadline = deadline
+        self._file, self._deadline = file, deadline
         self._values: dict[str, Value] = {}
 
-    def read(self, source: str, shape: Shape) -> Network:
-        """The network, for an input of a full shape."""
-        builder = Builder(inner(shape))
-        algebra = Algebra(builder)
+    def read(self, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
+        """The network, for inputs of full shapes."""
+        algebra, inputs = begin(shapes)
+        builder = algebra.builder
         self._read_weights(builder.tally)
-        self._values[source] = Data(0, shape)
+        sources, results = ([value.name for value in ends] for ends in (self._file.inputs, self._file.outputs))
+        self._values.update(zip(sources, inputs, strict=True))
         for node in self._graph.node:
             self._deadline.check()
             builder.name = _name(node)
             outputs = self._evaluate(node, algebra)
             self._values.update((name, y) for name, y in zip(node.output, outputs, strict=False) if name)
-        result = self._graph.output[0].name
-        if result not in self._values:
-            raise NetworkError(f"no node of '{self._path}' computes the output {quoted(result)}")
-        return builder.arrays(algebra.data(self._values[result]).node)
+        missing = [name for name in results if name not in self._values]
+        if missing:
+            raise NetworkError(f"no node of '{self._path}' computes the output {quoted(missing[0])}")
+        found = [self._values[name] for name in results]
+        ports = Ports(
+            tuple(map(Port, sources, shapes)), tuple(Port(n, y.shape) for n, y in zip(results, found, strict=True))
+        )
+        return builder.arrays(end(algebra, found)), ports
 
     def _read_weights(self, tally: Tally) -> None:
         for weight in self._graph.initializer:

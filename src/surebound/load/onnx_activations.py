@@ -5,8 +5,9 @@ import numpy as np
 from surebound.errors import UnsupportedOpError
 from surebound.load.algebra import Value
 from surebound.load.onnx_call import Call, Handler
+from surebound.network import ACTIVATIONS
 from surebound.network.activation import Activation
-from surebound.network.activations import CUBE, ERF, GELU, GELU_TANH, SIGMOID, SIGN, SOFTPLUS, SQUARE, TANH
+from surebound.network.activations import CUBE, GELU, GELU_TANH, SQUARE
 
 
 def _row(function: Activation) -> Handler:
@@ -53,15 +54,11 @@ def _hard_sigmoid(call: Call) -> Value:
 
 
 ACTIVATION_HANDLERS: dict[str, Handler] = {
+    **{row.onnx: _row(row) for row in ACTIVATIONS.values() if row.onnx},
     "Celu": _celu,
     "Elu": _elu,
-    "Erf": _row(ERF),
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
     "Pow": _pow,
     "Selu": _selu,
-    "Sigmoid": _row(SIGMOID),
-    "Sign": _row(SIGN),
-    "Softplus": _row(SOFTPLUS),
-    "Tanh": _row(TANH),
 }

@@ -19,7 +19,7 @@ from surebound.limits import AXES, NAMES, NETWORK_BYTES, NODES, UNPACKED_BYTES, 
 from surebound.load.wire import check_parsed_size
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 STANDARD = ("", "ai.onnx")
 """The names of ONNX's own domain."""
@@ -46,6 +46,16 @@ class File:
         if version < OLDEST_OPSET:
             raise NetworkError(f"'{self.path}' uses ONNX opset {version}; expected {OLDEST_OPSET} or later")
         return version
+
+    @property
+    def inputs(self) -> "list[ValueInfoProto]":
+        """The inputs that are not weights."""
+        weights = {weight.name for weight in self.model.graph.initializer}
+        return [value for value in self.model.graph.input if value.name not in weights]
+
+    @property
+    def outputs(self) -> "list[ValueInfoProto]":
+        return list(self.model.graph.output)
 
 
 def read_onnx(path: Path, deadline: Deadline = Deadline()) -> File:

@@ -1,5 +1,6 @@
 """Runs the original file in onnxruntime, on one thread: the last word on a counterexample, and the check on loading."""
 
+from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,53 +36,78 @@ class Replay:
             self._session: Any = ort.InferenceSession(_with_open_batch(file), options, **_CPU)
         except Exception as error:  # onnxruntime's errors have no common base
             raise NetworkError(f"'{self.path}' cannot be run by onnxruntime: {_first_line(error)}") from error
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        if (len(inputs), len(outputs)) != (1, 1):
+        self._inputs = [_Feed(value) for value in self._session.get_inputs()]
+        self._outputs = [value.name for value in file.outputs]
+        if [feed.name for feed in self._inputs] != [value.name for value in file.inputs]:
             raise NetworkError(
-                f"'{self.path}' has {len(inputs)} inputs and {len(outputs)} outputs; expected one of each"
+                f"'{self.path}' has other inputs in onnxruntime; expected those of the file, in its order"
             )
-        first = inputs[0]
-        self._name: str = first.name
-        self._double = first.type == "tensor(double)"
-        self._dims: list[int | None] = [d if isinstance(d, int) and d > 0 else None for d in first.shape]
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.floating[Any]]:
         """The network's outputs, flattened, for each row."""
-        rows = np.ascontiguousarray(x, dtype=np.float64 if self._double else np.float32)
-        chunks = [self._rows(rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)]
+        rows = np.ascontiguousarray(x)
+        several = len(self._inputs) > 1
+        chunks = [(self._parts if several else self._rows)(rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)]
+        double = any(feed.type is np.float64 for feed in self._inputs)
         with np.errstate(over="ignore"):
-            return np.concatenate(chunks).astype(np.float64 if self._double else np.float32)
+            return np.concatenate(chunks).astype(np.float64 if double else np.float32)
+
+    def _parts(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows of several inputs, one at a time."""
+        shapes = [tuple(1 if d is None else d for d in feed.dims) for feed in self._inputs]
+        ends = [0, *accumulate(map(prod, shapes))]
+        if rows.shape[1] != ends[-1]:
+            raise NetworkError(f"'{self.path}' has inputs of {ends[-1]} numbers in all; got rows of {rows.shape[1]}")
+        found = []
+        for row in rows:
+            parts = [row[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
+            found.append(_joined([y[None] for y in self._run(*parts)]))
+        return np.concatenate(found)
 
     def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
-        batch, rest = (self._dims[0], self._dims[1:]) if self._dims else (1, [])
+        """Rows of a single input."""
+        (feed,) = self._inputs
+        batch, rest = (feed.dims[0], feed.dims[1:]) if feed.dims else (1, [])
         sample = tuple(d for d in rest if d is not None)
         columns = rows.shape[1]
-        whole = None if batch is None else batch * prod(sample)
-        if len(sample) == len(rest) and columns == whole:
-            return np.stack([self._run(row.reshape(self._whole())).reshape(-1) for row in rows])
+        if len(sample) == len(rest) and batch is not None and columns == batch * prod(sample):
+            whole = tuple(d for d in feed.dims if d is not None)
+            return np.concatenate([_joined([y[None] for y in self._run(row.reshape(whole))]) for row in rows])
         if len(sample) < len(rest) or columns != prod(sample):
-            raise NetworkError(f"'{self.path}' has inputs of shape {self._dims}; got rows of {columns} numbers")
+            raise NetworkError(f"'{self.path}' has inputs of shape {feed.dims}; got rows of {columns} numbers")
         if batch is not None:
             # The file insists on a batch of its own size: the row fills it.
             full = [np.broadcast_to(row.reshape(sample), (batch, *sample)) for row in rows]
-            ys = [self._run(np.ascontiguousarray(f)) for f in full]
-            if any(y.shape[:1] != (batch,) for y in ys):
+            found = [self._run(f) for f in full]
+            if any(y.shape[:1] != (batch,) for ys in found for y in ys):
                 raise NetworkError(f"'{self.path}' mixes the rows of a batch of {batch}; expected a result for each")
-            return np.stack([y[0].reshape(-1) for y in ys])
-        y = self._run(rows.reshape(len(rows), *sample))
-        if y.ndim and len(y) == len(rows):
-            return y.reshape(len(rows), -1)
+            return np.concatenate([_joined([y[:1] for y in ys]) for ys in found])
+        ys = self._run(rows.reshape(len(rows), *sample))
+        if all(y.ndim and len(y) == len(rows) for y in ys):
+            return _joined(ys)
         # A reshape inside the file has mixed the rows; it meant one row at a time.
-        return np.stack([self._run(row.reshape(1, *sample)).reshape(-1) for row in rows])
+        return np.concatenate([_joined([y[None] for y in self._run(row.reshape(1, *sample))]) for row in rows])
 
-    def _whole(self) -> tuple[int, ...]:
-        return tuple(d for d in self._dims if d is not None)
-
-    def _run(self, x: NDArray[Any]) -> NDArray[Any]:
+    def _run(self, *inputs: NDArray[Any]) -> list[NDArray[Any]]:
+        feeds = {f.name: np.ascontiguousarray(x, dtype=f.type) for f, x in zip(self._inputs, inputs, strict=True)}
         try:
-            return np.asarray(self._session.run(None, {self._name: x})[0])
+            return [np.asarray(y) for y in self._session.run(self._outputs, feeds)]
         except Exception as error:  # onnxruntime's errors have no common base
             raise NetworkError(f"'{self.path}' cannot be run by onnxruntime: {_first_line(error)}") from error
+
+
+class _Feed:
+    """An input as onnxruntime sees it."""
+
+    def __init__(self, value: Any) -> None:
+        self.name: str = value.name
+        self.type = np.float64 if value.type == "tensor(double)" else np.float32
+        self.dims: list[int | None] = [d if isinstance(d, int) and d > 0 else None for d in value.shape]
+
+
+def _joined(ys: list[NDArray[Any]]) -> NDArray[Any]:
+    """Outputs side by side, each flattened. # each (n, …) -> (n, outputs)"""
+    return np.concatenate([y.reshape(len(y), -1) for y in ys], axis=1)
 
 
 def replay(path: str | Path) -> Replay:

@@ -5,6 +5,7 @@ what only moves numbers is run on positions, what computes is looked up in a tab
 """
 
 import copy
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,43 +16,66 @@ from torch import Tensor, fx, nn
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.load.agreement import check_agreement
-from surebound.load.algebra import Algebra, Data, inner
+from surebound.load.algebra import Algebra, Data
+from surebound.load.ends import begin, end
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Values, shape_of
-from surebound.network.build import Builder
 from surebound.network.graph import Network
-from surebound.network.model import Replay
+from surebound.network.model import Model, Replay
 from surebound.network.op import Shape
+from surebound.problem import Port, Ports
 
 _CHUNK = 256  # rows in one run, so that memory does not grow with the number of rows
 
 
-def load_torch(module: nn.Module, input_shape: Shape, *, check: bool = True) -> Network:
+InputShape = Sequence[int] | Sequence[Sequence[int]]
+"""A shape without the batch; or several, in a list, for a module that takes several tensors."""
+
+
+def load_torch(module: nn.Module, input_shape: InputShape, *, check: bool = True) -> Network:
     """The network that a module computes on samples of a shape (without the batch), compared with it at a few points.
 
-    The module is not changed. Its weights mean their exact values; `forward` must be traceable by torch.fx.
+    The module is not changed. Its weights mean their exact values; `forward` must be traceable by torch.fx. What it
+    takes and returns are tensors, one or several.
     """
-    frozen = copy.deepcopy(module).cpu().eval()
+    return module_model(module, input_shape, check=check).network
+
+
+def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = True) -> Model:
+    """A module's network, together with the module itself."""
+    network, ports = _read(module, _shapes(input_shape))
+    replay, name = replay_module(module, input_shape), type(module).__name__
+    if check:
+        check_agreement(network, replay, "torch", f"module {name}")
+    return Model(network, replay, name, ports)
+
+
+def _read(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
+    frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     name = type(module).__name__
     try:
-        traced = fx.symbolic_trace(frozen)
+        traced = fx.symbolic_trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)
     except Exception as error:  # forward may raise anything when it meets a proxy
         raise NetworkError(f"module {name} cannot be traced by torch.fx: {error}") from error
-    network = _Interpreter(traced, tuple(input_shape), name).read()
-    if check:
-        check_agreement(network, replay_module(module, input_shape), "torch", f"module {name}")
-    return network
+    return Interpreter(traced, shapes, name).read()
 
 
-def replay_module(module: nn.Module, input_shape: Shape) -> Replay:
+def _shapes(input_shape: InputShape) -> list[Shape]:
+    """The shape of each input."""
+    several = any(isinstance(part, Sequence) for part in input_shape)
+    return [tuple(shape) for shape in (input_shape if several else [input_shape])]  # type: ignore[arg-type]
+
+
+def replay_module(module: nn.Module, input_shape: InputShape) -> Replay:
     """The module as a function of float32 rows, in evaluation mode. # (n, inputs) -> (n, outputs)"""
-    frozen = copy.deepcopy(module).cpu().float().eval()
+    frozen, shapes = copy.deepcopy(module).cpu().float().eval(), _shapes(input_shape)
+    sizes = [prod(shape) for shape in shapes]
 
     def run(x: NDArray[np.float32]) -> NDArray[np.float32]:
-        rows = torch.from_numpy(np.array(x, dtype=np.float32)).reshape(-1, *input_shape)
+        rows = torch.from_numpy(np.array(x, dtype=np.float32))
         try:
             with torch.no_grad():
-                parts = [frozen(part).flatten(1) for part in rows.split(_CHUNK)]
+                parts = [_outputs(frozen, part.split(sizes, 1), shapes) for part in rows.split(_CHUNK)]
             return np.asarray(torch.cat(parts).numpy())
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
             raise NetworkError(f"module {type(module).__name__} cannot run on a batch: {error}") from error
@@ -59,36 +83,65 @@ def replay_module(module: nn.Module, input_shape: Shape) -> Replay:
     return run
 
 
-class _Interpreter:
-    """Walks the trace once; every value is a `Data`, a tensor of constants, or plain Python."""
+def _outputs(module: nn.Module, inputs: Sequence[Tensor], shapes: Sequence[Shape]) -> Tensor:
+    """All outputs, side by side. # (n, outputs)"""
+    found = module(*(x.reshape(-1, *shape) for x, shape in zip(inputs, shapes, strict=True)))
+    return found.flatten(1) if isinstance(found, Tensor) else torch.cat([y.flatten(1) for y in found], 1)
 
-    def __init__(self, traced: fx.GraphModule, input_shape: Shape, name: str) -> None:
+
+class Interpreter:
+    """Walks the trace once; every value is a `Data`, a tensor of constants, or plain Python.
+
+    `modules` and `functions` are what is done with calls beside, or instead of, what the tables say.
+    """
+
+    def __init__(
+        self,
+        traced: fx.GraphModule,
+        shapes: Sequence[Shape],
+        name: str,
+        *,
+        modules: Mapping[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {},
+        functions: Mapping[str, Callable[..., Any]] = {},
+    ) -> None:
         self._traced, self._name = traced, name
         self._modules = dict(traced.named_modules())
-        self._builder = Builder(inner((1, *input_shape)))
-        self._algebra = Algebra(self._builder)
-        self._shape = (1, *input_shape)
+        self._handlers = {**MODULES, **modules}
+        self._functions, self._methods = {**FUNCTIONS, **functions}, {**METHODS, **functions}
+        self.algebra, self._inputs = begin([(1, *shape) for shape in shapes])
         self._values: dict[fx.Node, Any] = {}
 
-    def read(self) -> Network:
-        """The network of the trace."""
-        inputs = [n for n in self._traced.graph.nodes if n.op == "placeholder"]
-        if len(inputs) != 1:
-            raise NetworkError(f"module {self._name} has {len(inputs)} inputs; expected one")
+    def read(self) -> tuple[Network, Ports]:
+        """The network of the trace, and its inputs and outputs."""
+        results = self.results()
+        sources = [n for n in self._traced.graph.nodes if n.op == "placeholder"]
+        inputs = tuple(Port(n.name, x.shape) for n, x in zip(sources, self._inputs, strict=True))
+        outputs = tuple(Port(f"output {i}", y.shape) for i, y in enumerate(results))
+        return self.algebra.builder.build(end(self.algebra, results)), Ports(inputs, outputs)
+
+    def results(self) -> list[Data]:
+        """What the trace returns, in the network under construction."""
+        sources = [n for n in self._traced.graph.nodes if n.op == "placeholder"]
+        if len(sources) != len(self._inputs):
+            wanted = "one" if len(self._inputs) == 1 else f"{len(self._inputs)}, as input_shape has shapes"
+            raise NetworkError(f"module {self._name} has {len(sources)} inputs; expected {wanted}")
+        self._values.update(zip(sources, self._inputs, strict=True))
         for node in self._traced.graph.nodes:
-            self._builder.name = node.name
-            if node.op == "placeholder":
-                self._values[node] = Data(0, self._shape)
-            elif node.op == "get_attr":
+            self.algebra.builder.name = node.name
+            if node.op == "get_attr":
                 self._values[node] = _attribute(self._traced, str(node.target))
             elif node.op == "output":
-                result = self._resolve(node.args[0])
-                if not isinstance(result, Data):
-                    raise NetworkError(f"module {self._name} returns no single tensor; expected one that is computed")
-                return self._builder.build(result.node)
-            else:
+                return self._results(self._resolve(node.args[0]))
+            elif node.op != "placeholder":
                 self._values[node] = self._evaluate(node)
         raise NetworkError(f"module {self._name} returns nothing; expected a tensor")
+
+    def _results(self, returned: Any) -> list[Data]:
+        """The tensors that are returned."""
+        results = list(returned) if isinstance(returned, list | tuple) else [returned]
+        if not results or not all(isinstance(result, Data) for result in results):
+            raise NetworkError(f"module {self._name} returns no tensors; expected one that is computed, or several")
+        return results
 
     def _resolve(self, argument: Any) -> Any:
         return fx.node.map_arg(argument, lambda n: self._values[n])
@@ -111,11 +164,11 @@ class _Interpreter:
         target = node.target
         if node.op == "call_module":
             module = self._modules[str(target)]
-            handler = MODULES.get(type(module))
+            handler = self._handlers.get(type(module))
             if handler is None:
-                known = ", ".join(sorted(m.__name__ for m in MODULES))
+                known = ", ".join(sorted(m.__name__ for m in self._handlers))
                 raise UnsupportedOpError(f"this module is not supported; expected one of {known}")
-            return handler(self._algebra, module, args[0])
+            return handler(self.algebra, module, args[0])
         name = _label(target)
         if (not _has_data(args) and not _has_data(kwargs)) or (name == "getitem" and not isinstance(args[0], Data)):
             return _plain(node, args, kwargs)
@@ -126,12 +179,12 @@ class _Interpreter:
             return _property(args[0], args[1])
         if name in MOVES and isinstance(args[0], Data):
             return self._move(node, args, kwargs)
-        table: Values = METHODS if node.op == "call_method" else FUNCTIONS
+        table: Values = self._methods if node.op == "call_method" else self._functions
         handler = table.get(name)
         if handler is None:
             known = ", ".join(sorted({*FUNCTIONS, *MOVES}))
             raise UnsupportedOpError(f"this call is not supported; expected one of {known}")
-        return handler(self._algebra, *args, **kwargs)
+        return handler(self.algebra, *args, **kwargs)
 
     def _move(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The call run on the positions of its first argument."""
@@ -144,7 +197,7 @@ class _Interpreter:
 
     def _wrap(self, x: Data, moved: Any) -> Any:
         if isinstance(moved, Tensor):
-            return self._algebra.move(x, lambda _: moved.numpy())
+            return self.algebra.move(x, lambda _: moved.numpy())
         return type(moved)(self._wrap(x, m) for m in moved)
 
 
@@ -173,7 +226,7 @@ def _attribute(root: nn.Module, path: str) -> Any:
     value: Any = root
     for part in path.split("."):
         value = getattr(value, part)
-    return value.detach() if isinstance(value, Tensor) else value
+    return value
 
 
 def _has_data(value: Any) -> bool:

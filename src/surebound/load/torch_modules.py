@@ -29,7 +29,8 @@ from surebound.load.torch_ops import (
     selu,
     softplus,
 )
-from surebound.network.activations import SIGMOID, SILU, TANH
+from surebound.network import ACTIVATIONS
+from surebound.network.activation import Activation
 
 
 def _linear_module(a: Algebra, m: nn.Linear, x: Data) -> Data:
@@ -81,7 +82,15 @@ def _pad_module(a: Algebra, m: nn.ZeroPad1d | nn.ZeroPad2d | nn.ConstantPad1d | 
     return pad(a, x, m.padding, value=float(m.value))
 
 
-MODULES: dict[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {
+Module = Callable[[Algebra, Any, Data], Data]
+
+
+def _row(function: Activation) -> Module:
+    return lambda a, m, x: a.apply(x, function)
+
+
+MODULES: dict[type[nn.Module], Module] = {
+    **{getattr(nn, row.module): _row(row) for row in ACTIVATIONS.values() if row.module},
     nn.AdaptiveAvgPool1d: lambda a, m, x: global_pool("mean", 1)(a, x, m.output_size),
     nn.AdaptiveAvgPool2d: lambda a, m, x: global_pool("mean", 2)(a, x, m.output_size),
     nn.AdaptiveMaxPool1d: lambda a, m, x: global_pool("max", 1)(a, x, m.output_size, m.return_indices),
@@ -113,10 +122,7 @@ MODULES: dict[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {
     nn.ReLU: lambda a, m, x: relu(a, x),
     nn.ReLU6: lambda a, m, x: relu6(a, x),
     nn.SELU: lambda a, m, x: selu(a, x),
-    nn.SiLU: lambda a, m, x: a.apply(x, SILU),
-    nn.Sigmoid: lambda a, m, x: a.apply(x, SIGMOID),
     nn.Softplus: lambda a, m, x: softplus(a, x, m.beta, m.threshold),
-    nn.Tanh: lambda a, m, x: a.apply(x, TANH),
     nn.Unflatten: _unflatten_module,
     nn.Upsample: _upsample_module,
     nn.ZeroPad1d: _pad_module,

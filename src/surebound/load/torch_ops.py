@@ -16,8 +16,9 @@ from torch import Tensor
 from surebound.errors import UnsupportedOpError
 from surebound.load.algebra import Algebra, Array, Data, Value
 from surebound.load.resize import Axis
+from surebound.network import ACTIVATIONS
 from surebound.network.activation import Activation
-from surebound.network.activations import CUBE, ERF, GELU, GELU_TANH, SIGMOID, SIGN, SILU, SOFTPLUS, SQUARE, TANH
+from surebound.network.activations import CUBE, GELU, GELU_TANH, SOFTPLUS, SQUARE
 from surebound.network.build import Pads
 from surebound.network.op import Shape
 
@@ -392,6 +393,7 @@ def _dropout(a: Algebra, input: Data, p: float = 0.5, training: bool = True, inp
 
 
 FUNCTIONS: Values = {
+    **{row.function: _row(row) for row in ACTIVATIONS.values() if row.function},
     "abs": _abs,
     "adaptive_avg_pool1d": global_pool("mean", 1),
     "adaptive_avg_pool2d": global_pool("mean", 2),
@@ -415,7 +417,6 @@ FUNCTIONS: Values = {
     "div": _div,
     "dropout": _dropout,
     "elu": elu,
-    "erf": _row(ERF),
     "gelu": gelu,
     "hardtanh": _hardtanh,
     "iadd": _add,
@@ -444,15 +445,11 @@ FUNCTIONS: Values = {
     "relu6": relu6,
     "rsub": _rsub,
     "selu": selu,
-    "sigmoid": _row(SIGMOID),
-    "sign": _row(SIGN),
-    "silu": _row(SILU),
     "softplus": softplus,
     "stack": _stack,
     "sub": _sub,
     "subtract": _sub,
     "sum": _reduction("sum"),
-    "tanh": _row(TANH),
     "truediv": _div,
     "true_divide": _div,
     "where": _where,

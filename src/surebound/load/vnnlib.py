@@ -196,7 +196,7 @@ def to_property(query: Query, *, source: str, deadline: Deadline = Deadline(), m
             numbers += len(rows) * (query.outputs + query.inputs * _mention_inputs(rows))
             _check_numbers(numbers, most)
             regions.append(_region(box, rows, query.outputs))
-    return Property(tuple(regions), query.inputs, query.outputs, source=source, places=tuple(places))
+    return Property(tuple(regions), query.inputs, query.outputs, source=source, places=tuple(places), ports=query.ports)
 
 
 def _check_numbers(numbers: int, most: int) -> None:

@@ -25,6 +25,7 @@ from typing import NamedTuple, NoReturn
 from surebound import limits
 from surebound.errors import PropertyError, quoted
 from surebound.limits import Deadline
+from surebound.problem import Ports
 
 SPACE = r"(?:[ \t\r\n\f]++|;[^\r\n]*+)*+"  # with comments
 _NUMBER = re.compile(r"[-+]?(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?([0-9]++))?")
@@ -246,6 +247,7 @@ class Query:
     inputs: int = 0
     outputs: int = 0
     input_name: Callable[[int], str] = "X_{}".format
+    ports: Ports | None = None  # where the file declares tensors
 
 
 def parse(text: str, *, fast: bool = True, waiting: int = WAITING, deadline: Deadline = Deadline()) -> Query:

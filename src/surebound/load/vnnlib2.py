@@ -3,17 +3,18 @@
     parse("(vnnlib-version <2.0>) (declare-network N …) (assert (<= X[0,0] 0.5)) …") -> Query
 
 The package checks syntax, types and indices; its syntax tree is folded with the operators of `vnnlib1`. One network
-with one input and one output is supported; X[i,j,…] is flattened in C order.
+is supported. Its inputs are numbered one after the other, as they are declared, which is the order of the network's
+own; X[i,j,…] is flattened in C order. Outputs likewise.
 
 The package crashes on deep nesting and knows no exponents, so `_prepared` refuses too much nesting and writes 1.5e-3 as
 0.0015. It also stops at a NUL, which `vnnlib.read_property` refuses. The package is imported on use only.
 """
 
 import json
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from surebound import limits
@@ -32,13 +33,14 @@ from surebound.load.vnnlib1 import (
     read_number,
     shown,
 )
+from surebound.problem import Port, Ports
 
 if TYPE_CHECKING:
     from vnnlib import BoolExpr, InputDefinition, Node, OutputDefinition, Var
     from vnnlib import Query as Tree
 
 _OFTEN = 2**12  # steps between two looks at the clock
-_REALS = frozenset({"Real", "F16", "BF16", "F32", "F64"})
+_REALS = {"Real": "real", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _PIECE = re.compile(
     r"""(?P<comment>;[^\r\n]*+)|"[^"\r\n]*+"|(?P<open>\()|(?P<close>\))"""
     r"|(?<![\w.])(?P<exponent>-?[0-9]++(?:\.[0-9]++)?[eE][-+]?[0-9]++)(?![\w.])",
@@ -53,17 +55,14 @@ def parse(text: str, *, deadline: Deadline = Deadline()) -> Query:
     if len(tree.networks) != 1:
         raise PropertyError(f"expected a property of one network, got {len(tree.networks)} networks")
     network = tree.networks[0]
-    if len(network.inputs) != 1 or len(network.outputs) != 1:
-        raise PropertyError(
-            f"expected a network with one input and one output, but {network.name} has {len(network.inputs)} inputs"
-            f" and {len(network.outputs)} outputs"
-        )
-    shape, name = network.inputs[0].shape, network.inputs[0].name
+    inputs, outputs = _ports(network.inputs), _ports(network.outputs)
+    first = _starts(inputs) | {name: ~start for name, start in _starts(outputs).items()}
     return Query(
-        inputs=_size(network.inputs[0]),
-        outputs=_size(network.outputs[0]),
-        formula=conjunction([_formula(assertion.expr, deadline) for assertion in tree.assertions]),
-        input_name=lambda i: f"{name}{_indices(i, shape)}",
+        inputs=sum(port.size for port in inputs),
+        outputs=sum(port.size for port in outputs),
+        formula=conjunction([_formula(assertion.expr, first, deadline) for assertion in tree.assertions]),
+        input_name=lambda i: _element(inputs, i),
+        ports=Ports(inputs, outputs),
     )
 
 
@@ -130,14 +129,36 @@ def _sentence(message: str) -> str:
         return f"line {match[1]}: expected VNN-LIB 2.0, got {shown(match[2])}"
 
 
-def _size(definition: "InputDefinition | OutputDefinition") -> int:
-    """The number of variables of a declared tensor."""
-    if definition.dtype.name not in _REALS:
-        raise PropertyError(f"expected {definition.name} to be of a real type, got {definition.dtype.name}")
-    size = math.prod(definition.shape)
+def _ports(definitions: "Sequence[InputDefinition | OutputDefinition]") -> tuple[Port, ...]:
+    """Declared tensors."""
+    if len(definitions) > limits.PORTS:
+        raise PropertyError(f"expected at most {limits.PORTS:,} inputs, and outputs, got {len(definitions):,}")
+    for definition in definitions:
+        if definition.dtype.name not in _REALS:
+            raise PropertyError(f"expected {definition.name} to be of a real type, got {definition.dtype.name}")
+        if definition.onnx_name is not None:  # which the standard had before it was final
+            raise PropertyError(f"expected {definition.name} without the name of a node; the order tells which it is")
+    ports = tuple(Port(d.name, tuple(d.shape), _REALS[d.dtype.name]) for d in definitions)
+    size = sum(port.size for port in ports)
     if size > limits.VARIABLES:
-        raise PropertyError(f"expected at most {limits.VARIABLES:,} variables, but {definition.name} has {size:,}")
-    return size
+        names = ", ".join(port.name for port in ports[:3])
+        raise PropertyError(f"expected at most {limits.VARIABLES:,} variables, but {names} has {size:,}")
+    return ports
+
+
+def _starts(ports: Sequence[Port]) -> dict[str, int]:
+    """Where the elements of each tensor begin among all."""
+    ends = accumulate(port.size for port in ports)
+    return {port.name: end - port.size for port, end in zip(ports, ends, strict=True)}
+
+
+def _element(ports: Sequence[Port], i: int) -> str:
+    """The name of element i of all."""
+    for port in ports:
+        if i < port.size:
+            return f"{port.name}{_indices(i, port.shape)}"
+        i -= port.size
+    raise IndexError(i)
 
 
 def _indices(flat: int, shape: Sequence[int]) -> list[int]:
@@ -148,8 +169,8 @@ def _indices(flat: int, shape: Sequence[int]) -> list[int]:
     return indices[::-1]
 
 
-def _formula(expression: "BoolExpr", deadline: Deadline) -> Formula:
-    """Fold a syntax tree, children first and without recursion."""
+def _formula(expression: "BoolExpr", first: Mapping[str, int], deadline: Deadline) -> Formula:
+    """Fold a syntax tree, children first and without recursion. `first`: the number of each tensor's first variable."""
     import vnnlib
 
     operators: dict[type[Node], str] = {
@@ -189,7 +210,7 @@ def _formula(expression: "BoolExpr", deadline: Deadline) -> Formula:
                 values.append(Linear({}, Fraction(read_number(node.lexeme))))
             elif isinstance(node, vnnlib.Var):
                 line = node.line
-                values.append(Linear({_variable(node): ONE}, ZERO))
+                values.append(Linear({_variable(node, first): ONE}, ZERO))
             else:
                 raise PropertyError(f"unsupported expression {quoted(str(node), 40)}")
         except PropertyError as error:
@@ -207,13 +228,12 @@ def _applied(operator: str, args: Sequence[Value]) -> Value:
     return apply(operator, args)
 
 
-def _variable(var: "Var") -> int:
-    """The variable's number: its flat index i in C order, ~i for an output."""
+def _variable(var: "Var", first: Mapping[str, int]) -> int:
+    """The variable's number: i for element i of all inputs, ~i of all outputs, which count down."""
+    if var.name not in first:
+        raise PropertyError(f"expected inputs and outputs of the network, got the hidden node {var.name}")
     flat = 0
     for index, size in zip(var.indices, var.shape, strict=True):
         flat = flat * size + index
-    if var.kind.name == "Input":
-        return flat
-    if var.kind.name == "Output":
-        return ~flat
-    raise PropertyError(f"expected inputs and outputs of the network, got the hidden node {var.name}")
+    start = first[var.name]
+    return start + flat if start >= 0 else start - flat

@@ -79,6 +79,9 @@ class Activation:
     degree: int = 1  # as for this
     cuts: tuple[float, ...] = ()  # where to split first: kinks and jumps
     jumps: bool = False  # whether it does, so that smaller boxes alone do not make its lines closer
+    onnx: str = ""  # the ONNX operation that is this function, if it has no attributes,
+    function: str = ""  # the function of torch's,
+    module: str = ""  # and the module of torch.nn; files that have these are read as this row
 
     def value(self, x: Tensor) -> Tensor:
         """f(x), in the precision of x."""
@@ -134,15 +137,18 @@ class Activation:
     def lines(self, lower: Tensor, upper: Tensor, kind: Lines = "crown") -> Line:
         """Two lines over [lower, upper]: flat with "interval", parallel to the chord with "fastlin", and with "crown"
         those that leave the least area, which touch the convex and the concave envelope in the middle."""
+        below, above = self.slopes(lower, upper, kind)
+        floor, ceiling = self.least(below, lower, upper)[0], self.greatest(above, lower, upper)[0]
+        return Line(below=below, floor=floor, above=above, ceiling=ceiling)
+
+    def slopes(self, lower: Tensor, upper: Tensor, kind: Lines) -> Ends:
+        """The slopes of the two lines, chosen without proof."""
         lib = library(lower)
         finite = lib.isfinite(lower) & lib.isfinite(upper)
         low, high = lib.where(finite, lower, 0.0), lib.where(finite, upper, 0.0)
         if kind == "interval":
-            below = above = zeros(low, *low.shape)
-        else:
-            below, above = (self.chord(low, high),) * 2 if kind == "fastlin" else self._envelopes(low, high)
-        floor, ceiling = self.least(below, lower, upper)[0], self.greatest(above, lower, upper)[0]
-        return Line(below=below, floor=floor, above=above, ceiling=ceiling)
+            return (zeros(low, *low.shape),) * 2
+        return (self.chord(low, high),) * 2 if kind == "fastlin" else self._envelopes(low, high)
 
     def chord(self, lower: Tensor, upper: Tensor) -> Tensor:
         """The slope of the chord over [lower, upper], about; 0 where that is infinite."""

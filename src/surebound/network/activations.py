@@ -71,9 +71,21 @@ def _turning(value: object, slope: object) -> tuple[Piece, ...]:
     )
 
 
-SIGMOID = Activation(name="sigmoid", pieces=_turning(sigmoid, _sigmoid_slope), low=0.0, high=1.0)
-TANH = Activation(name="tanh", pieces=_turning(_tanh, _tanh_slope), low=-1.0, high=1.0)
-ERF = Activation(name="erf", pieces=_turning(erf, _erf_slope), low=-1.0, high=1.0)  # f'' = −2 x f'
+SIGMOID = Activation(
+    name="sigmoid",
+    onnx="Sigmoid",
+    function="sigmoid",
+    module="Sigmoid",
+    pieces=_turning(sigmoid, _sigmoid_slope),
+    low=0.0,
+    high=1.0,
+)
+TANH = Activation(
+    name="tanh", onnx="Tanh", function="tanh", module="Tanh", pieces=_turning(_tanh, _tanh_slope), low=-1.0, high=1.0
+)
+ERF = Activation(
+    name="erf", onnx="Erf", function="erf", pieces=_turning(erf, _erf_slope), low=-1.0, high=1.0
+)  # f'' = −2 x f'
 
 
 # ---- softplus, f'' = σ' > 0, and ELU: a curve before 0, the identity after it
@@ -83,7 +95,9 @@ def _softplus(x: Tensor) -> Tensor:
     return positive(x) + library(x).log1p(library(x).exp(-abs(x)))
 
 
-SOFTPLUS = Activation(name="softplus", pieces=(Piece(curvature=1, value=_softplus, slope=sigmoid),), low=0.0)
+SOFTPLUS = Activation(
+    name="softplus", onnx="Softplus", pieces=(Piece(curvature=1, value=_softplus, slope=sigmoid),), low=0.0
+)
 
 
 def _elu_before(alpha: float, x: Tensor) -> Tensor:
@@ -152,7 +166,9 @@ def _valley(turn: float, value: object, slope: object) -> tuple[Piece, ...]:
     )
 
 
-SILU = Activation(name="silu", pieces=_valley(SILU_TURN, _silu, _silu_slope), low=-0.2785)
+SILU = Activation(
+    name="silu", function="silu", module="SiLU", pieces=_valley(SILU_TURN, _silu, _silu_slope), low=-0.2785
+)
 GELU = Activation(name="gelu", pieces=_valley(GELU_TURN, _gelu, _gelu_slope), low=-0.17)
 
 
@@ -214,6 +230,8 @@ SIGN_GAP = 2.0**-40
 """Splits are at ± this: between them, a sign may be anything in [−1, 1], and 0 lies in there."""
 SIGN = Activation(
     name="sign",
+    onnx="Sign",
+    function="sign",
     pieces=(
         Piece(stop=0.0, curvature=0, value=_minus_one, slope=_zero),
         Piece(start=0.0, curvature=0, value=_one, slope=_zero),
@@ -233,8 +251,3 @@ RELU = Activation(
     high=inf,
     cuts=(0.0,),
 )
-
-ACTIVATIONS: dict[str, Activation] = {
-    row.name: row for row in (RELU, SIGMOID, TANH, ERF, SOFTPLUS, ELU, SILU, GELU, GELU_TANH, SQUARE, CUBE, SIGN)
-}
-"""By name. ReLUs are relaxed by rules of their own (`surebound.bounds.relaxation`) where a network has no others."""

@@ -30,7 +30,12 @@ Tree = NDArray[np.int32]  # (splits, 3): neuron, child where it is active, child
 
 def check_sayable(network: str | Path, prop: Property) -> None:
     """Raise UsageError if the format has no words for the network or the property."""
-    operations = [node.op_type for node in read_onnx(Path(network)).model.graph.node]
+    file = read_onnx(Path(network))
+    if (len(file.inputs), len(file.outputs)) != (1, 1):
+        raise _unsayable(
+            f"'{network}' has {len(file.inputs)} inputs and {len(file.outputs)} outputs; expected one of each"
+        )
+    operations = [node.op_type for node in file.model.graph.node]
     if other := sorted(_PIECEWISE.intersection(operations)):
         raise _unsayable(f"'{network}' has the operation {other[0]}; expected Relu nodes only")
     if "Relu" not in operations:

@@ -186,8 +186,7 @@ DAY = Scale(
         "Network: the paper's own, one for each radius, for every method; the rows of Shi 2021 and Zhang 2020 have "
         "17.2 million parameters and batch norm in the paper, that of Xiao 2019 a smaller network. CROWN-IBP uses "
         "loss fusion, ReLU stability plain intervals.",
-        "Hardware: two threads of a processor for each training and one for each verification; the paper has a "
-        "graphics card.",
+        "Hardware: one thread of a processor for each training and each verification; the paper has a graphics card.",
     ),
     differs_table1=(
         "Certification: the first 200 test images with 60 seconds each; the paper has 10,000 with 30 minutes each.",

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from surebound.bounds.device import plain_convolutions
+from surebound.errors import UsageError
 from surebound.network.graph import Network
 from surebound.network.model import Model
-from surebound.problem import Property, Robustness, Status, Verdict
+from surebound.problem import Property, Robustness, Status, Verdict, listed
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
+from surebound.verify.begun import Begun
 from surebound.verify.cascade import Question, Settled, run
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
@@ -24,19 +26,24 @@ def verify(
     options: Options,
     on_progress: OnProgress | None = None,
     clock: Clock | None = None,
+    begun: Begun | None = None,
 ) -> Verdict:
     """Decide a property. See `surebound.verify` for the public form.
 
-    A `clock` that started earlier counts what came before, towards the timeout as well.
+    A `clock` that started earlier counts what came before, towards the timeout as well. A bisection that was `begun`
+    over some of the property's regions goes on, if there is one and no proof is to be written down.
     """
     clock = Clock(options.timeout, on_progress) if clock is None else clock
     model = model.tensors(options.device)
     network = model.network
-    prop = problem.to_property(network.outputs) if isinstance(problem, Robustness) else problem
-    prop.check_fits(inputs=network.inputs, outputs=network.outputs)
+    prop = _expect_scores(model, problem) if isinstance(problem, Robustness) else problem
+    model.check_fits(prop)
     if prop.regions:
         options.check_norm(prop.regions[0].box.norm)
     questions = _by_box(prop, network if options.proof else None)
+    if begun is not None and not options.proof:
+        for question in questions:
+            question.begun = begun.tensors(options.device)
     with plain_convolutions(options.device):
         outcome = _decide(Engine(model, options, clock), questions)
     return Verdict(
@@ -52,6 +59,16 @@ def verify(
         reason=outcome.reason,
         proof=_proof(network, questions) if options.proof and outcome.end == "proved" else None,
     )
+
+
+def _expect_scores(model: Model, problem: Robustness) -> Property:
+    """The property, if the network has one output to compare the elements of."""
+    if len(model.ports.outputs) > 1:
+        raise UsageError(
+            f"robustness compares the scores of classes, but '{model.source}' has the outputs "
+            f"{listed(model.ports.outputs)}; expected one"
+        )
+    return problem.to_property(model.network.outputs)
 
 
 _STATUS: dict[str, Status] = {"proved": "unsat", "violated": "sat", "time": "timeout", "undecided": "unknown"}

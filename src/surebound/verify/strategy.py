@@ -8,7 +8,7 @@ depends on these numbers, only the time until it is there. They were chosen on t
 from dataclasses import dataclass, field
 
 from surebound.bounds.beta_crown import Ascent
-from surebound.bounds.root import LayerBounding
+from surebound.bounds.bounding import LayerBounding
 from surebound.errors import UsageError
 from surebound.verify import SEARCHES
 

@@ -84,7 +84,7 @@ def test_who_asks_for_neurons_to_be_split_gets_that(folder: Path) -> None:
 
 
 def test_what_it_does_not_settle_does(folder: Path) -> None:
-    lines, found = imported(folder, "verify", "hard.onnx", "hard.vnnlib", "--quiet", "--timeout", "5")
+    lines, found = imported(folder, "verify", "hard.onnx", "hard.vnnlib", "--quiet", "--timeout", "15")
     assert (lines, "torch" in found) == (["timeout"], True)
 
 

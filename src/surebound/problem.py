@@ -24,7 +24,7 @@ from surebound.domain.sets import Ball as Ball
 from surebound.domain.sets import Box as Box
 from surebound.domain.sets import Domain as Domain
 from surebound.domain.sets import Vector as Vector
-from surebound.domain.sets import as_numbers, box_around, exact_norm
+from surebound.domain.sets import as_numbers, box_around, exact_norm, exact_radius
 from surebound.domain.sets import round_down as round_down
 from surebound.domain.sets import round_up as round_up
 from surebound.errors import PropertyError, UsageError, quoted
@@ -198,10 +198,7 @@ class Robustness:
 
     def radius(self) -> Fraction:
         """The exact radius."""
-        try:
-            eps = Fraction(self.eps if isinstance(self.eps, str | Fraction) else float(self.eps))
-        except (ValueError, ZeroDivisionError, OverflowError, TypeError) as error:
-            raise UsageError(f"eps must be a number such as 0.1 or 2/255, got {self.eps!r}") from error
+        eps = exact_radius(self.eps, "eps")
         if eps < 0:
             raise UsageError(f"eps must not be negative, got {self.eps!r}")
         return eps
@@ -220,7 +217,7 @@ class Robustness:
         eps = self.radius()
         if norm != "inf":
             return Ball.around(x, eps, norm, low=self.low, high=self.high)
-        if eps > Fraction(self.high) - Fraction(self.low):
+        if np.isfinite([self.low, self.high]).all() and eps > Fraction(self.high) - Fraction(self.low):
             raise UsageError(
                 f"eps is {self.eps!r}, more than all of [{self.low:g}, {self.high:g}]; expected a radius such as "
                 "2/255, or the range of the inputs in `low` and `high`"

@@ -37,6 +37,36 @@ def test_the_hull_is_rounded_outward() -> None:
     assert Fraction(ball.lower[0]) < Fraction(1, 6) and Fraction(ball.upper[0]) > Fraction(5, 6)
 
 
+@pytest.mark.parametrize("radius", [0.1, np.float32(0.1), np.float64(0.1)])
+def test_a_radius_that_is_a_float_is_taken_exactly(radius: float) -> None:
+    """Not rounded where it is added to the centre, or squared: the hull holds the ball, and the ball no more."""
+    centre, exact = np.array([0.7, 1e-3, 0.2]), Fraction(float(radius))
+    ball = Ball.around(centre, radius, "2")
+    assert ball.radius == exact and type(ball.radius) is Fraction
+    for low, m, high in zip(ball.lower.tolist(), centre.tolist(), ball.upper.tolist(), strict=True):
+        assert Fraction(low) <= Fraction(m) - exact and Fraction(m) + exact <= Fraction(high)
+    unit = Ball.around(np.zeros(1), radius, "2")
+    assert unit.contains(np.array([float(radius)])) and not unit.contains(np.nextafter([float(radius)], 1.0))
+
+
+@pytest.mark.parametrize("radius", ["1e400", inf, float("nan"), "many", None])
+def test_a_radius_that_is_no_number_of_use_is_refused(radius: object) -> None:
+    for make in (
+        lambda: Ball.around([0.5], radius, "2", low=0.0, high=1.0),  # type: ignore[arg-type]
+        lambda: Ball(centre=[0.5], radius=radius, norm="2", lower=[0.0], upper=[1.0]),  # type: ignore[arg-type]
+        lambda: Robustness(np.array([0.5]), 0, radius, norm=2).domain(),  # type: ignore[arg-type]
+        lambda: Robustness(np.array([0.5]), 0, radius).domain(),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError, match="must be a number such as 0.1 or 2/255"):
+            make()
+
+
+@pytest.mark.parametrize("norm", ["inf", "2", "1"])
+def test_inputs_may_be_without_bounds(norm: str) -> None:
+    domain = Robustness(np.array([0.5, -7.0]), 0, "1/4", low=-inf, high=inf, norm=norm).domain()
+    assert domain.lower.tolist() == [0.25, -7.25] and domain.upper.tolist() == [0.75, -6.75]
+
+
 def test_balls_are_told_apart_from_boxes_and_from_each_other() -> None:
     domains = [
         *(Ball.around(np.array([0.5, 0.5]), Fraction(1, 2), norm, low=0, high=1) for norm in ("1", "2")),  # type: ignore[arg-type]

@@ -144,6 +144,8 @@ def test_products_that_are_activations(
         [("Sigmoid", [X], "s"), ("Tanh", [X], "t"), ("Mul", ["s", "t"], "y")],
         [("Add", [X, "c"], "a"), ("Sigmoid", ["a"], "s"), ("Mul", [X, "s"], "y")],
         [("Erf", [X], "e"), ("Add", ["e", "c"], "a"), ("Mul", [X, "a"], "y")],
+        [("Mul", [X, X], "q"), ("Mul", ["q", "c"], "a"), ("Mul", ["q", "a"], "y")],
+        [("Mul", [X, X], "q"), ("Add", ["q", "c"], "a"), ("Mul", ["a", "q"], "y")],
     ],
 )
 def test_other_products_are_refused(tmp_path: Path, nodes: list[Any]) -> None:

@@ -9,6 +9,7 @@ from curves import CONTEXT, EXACT, ROWS, exact, exact_slope, intervals
 
 from surebound.network import ACTIVATIONS
 from surebound.network.activation import ERROR, Activation, Lines
+from surebound.network.activations import gelu_tanh
 
 each = pytest.mark.parametrize("name", ROWS)
 KINDS: tuple[Lines, ...] = ("interval", "fastlin", "crown")
@@ -136,6 +137,15 @@ def test_lines_are_close(name: str, rng: np.random.Generator) -> None:
         middle = (wide[0] + wide[1]) / 2
         areas.append((line.above - line.below) * middle + line.ceiling - line.floor)
     assert bool((areas[2] <= areas[0] + 0.02).all())
+
+
+@pytest.mark.parametrize("share", [-0.99e-3, 0.99e-3])
+def test_the_least_value_of_a_gelu_by_tanh_holds_for_all_its_constants(share: float) -> None:
+    """Files round them; the valley is deepest where both are smallest."""
+    k, c = (2 / np.pi) ** 0.5 * (1 + share), 0.044715 * (1 + share)
+    x = torch.linspace(-1.0, -0.5, 10_001, dtype=torch.float64)
+    low, _ = gelu_tanh(k, c).interval(x.new_tensor([-3.0]), x.new_tensor([0.0]))
+    assert float(low) <= float((x * (1 + torch.tanh(k * (x + c * x**3))) / 2).min()) <= float(low) + 2e-4
 
 
 @each

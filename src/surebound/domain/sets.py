@@ -93,6 +93,7 @@ class Ball:
     upper: Vector  # (inputs,)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", exact_radius(self.radius, "a ball's radius"))
         for name in ("centre", "lower", "upper"):
             object.__setattr__(self, name, as_numbers(getattr(self, name), f"a ball's {name}"))
         if self.norm not in ("2", "1"):
@@ -108,11 +109,13 @@ class Ball:
             raise PropertyError("a ball's centre lies outside of its bounds")
 
     @staticmethod
-    def around(centre: object, radius: Fraction, norm: Norm, *, low: float = -inf, high: float = inf) -> "Ball":
+    def around(
+        centre: object, radius: float | str | Fraction, norm: Norm, *, low: float = -inf, high: float = inf
+    ) -> "Ball":
         """The ball within [low, high] on every input."""
-        middle = as_numbers(centre, "a ball's centre").reshape(-1)
-        box = box_around(middle, radius, low, high)
-        return Ball(centre=middle, radius=radius, norm=norm, lower=box.lower, upper=box.upper)
+        middle, exact = as_numbers(centre, "a ball's centre").reshape(-1), exact_radius(radius, "a ball's radius")
+        box = box_around(middle, exact, low, high)
+        return Ball(centre=middle, radius=exact, norm=norm, lower=box.lower, upper=box.upper)
 
     @property
     def hull(self) -> Box:
@@ -163,6 +166,20 @@ def exact_norm(value: object) -> Norm:
     if norm is None:
         raise UsageError(f"norm is {value!r}; expected inf, 2 or 1")
     return norm
+
+
+def exact_radius(value: object, what: str) -> Fraction:
+    """The exact number that a user means, if float64 reaches as far.
+
+    >>> exact_radius("2/255", "eps"), exact_radius(0.5, "eps")
+    (Fraction(2, 255), Fraction(1, 2))
+    """
+    try:
+        radius = Fraction(value if isinstance(value, str | Fraction) else float(value))  # type: ignore[arg-type]
+        float(radius)
+    except (ValueError, ZeroDivisionError, OverflowError, TypeError) as error:
+        raise UsageError(f"{what} must be a number such as 0.1 or 2/255, got {value!r}") from error
+    return radius
 
 
 def box_around(x: Vector, radius: Fraction, low: float, high: float) -> Box:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surebound.errors import UnsupportedOpError
+from surebound.network.activation import Activation
 from surebound.network.activations import CUBE, ERF, GELU, SIGMOID, SILU, SQUARE, TANH, gelu_tanh
 from surebound.network.build import Builder
 from surebound.network.graph import Pointwise
@@ -52,9 +53,9 @@ def _gate(builder: Builder, x: int, gate: int) -> int | None:
     factor, outer = _peeled(builder, x), _peeled(builder, gate)
     if x == gate:
         return builder.apply(x, SQUARE)
-    op = builder.node(outer.node).op
-    if isinstance(op, Pointwise) and op.function is SQUARE and builder.node(gate).inputs == (x,):
+    if _is(builder, gate, SQUARE, of=x):
         return builder.apply(x, CUBE)
+    op = builder.node(outer.node).op
     if not isinstance(op, Pointwise) or factor.shift:
         return None
     inner = _peeled(builder, builder.node(outer.node).inputs[0])
@@ -83,9 +84,13 @@ def _cubic(builder: Builder, node: int, x: int) -> float | None:
     if not isinstance(op, Sum) or sorted(op.signs.tolist()) != [1.0, 1.0] or x not in inputs:
         return None
     other = _peeled(builder, inputs[1] if inputs[0] == x else inputs[0])
-    power = builder.node(other.node)
-    cube = isinstance(power.op, Pointwise) and power.op.function is CUBE and power.inputs == (x,)
-    return other.scale if cube and not other.shift else None
+    return other.scale if _is(builder, other.node, CUBE, of=x) and not other.shift else None
+
+
+def _is(builder: Builder, node: int, function: Activation, *, of: int) -> bool:
+    """Whether a node is a function of another node, and nothing else."""
+    op = builder.node(node).op
+    return isinstance(op, Pointwise) and op.function is function and builder.node(node).inputs == (of,)
 
 
 def _scaled(builder: Builder, x: int, factor: float) -> int:

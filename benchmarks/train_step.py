@@ -99,14 +99,14 @@ def _step(task: Task) -> Step:
 
     from surebound.network.architectures import architecture
     from surebound.train.batch import Batch, Draws
-    from surebound.train.chain import Chain
     from surebound.train.config import at_stage, read_config
+    from surebound.train.learner import Learner
 
     config = read_config(f"cifar10-{task.setting}-{task.method}", SHALLOWER.get(task.method, ()))
     x, y = _images(task.setting)
     torch.manual_seed(0)
     net = architecture(f"conv-{task.setting}", in_shape=SHAPE, classes=CLASSES, mean=(0.5,) * 3, std=(0.2,) * 3)
-    chain = Chain(net, SHAPE)
+    chain = Learner(net, SHAPE)
     frozen = task.stage if config.schedule.freeze else 0
     net.requires_grad_(False)
     trained = chain.parameters(start=frozen)

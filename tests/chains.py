@@ -6,14 +6,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from surebound.network.architectures import Normalise, initialise
+from surebound.network.conv import Conv
+from surebound.network.linear import Linear
 from surebound.train.batch import Batch, Draws
-from surebound.train.chain import Chain
+from surebound.train.learner import Layers, Learner
 
 SHAPE = (2, 6, 6)
 CLASSES = 3
 
 
-def tiny_chain(*, seed: int = 0, norm: bool = False, dtype: torch.dtype = torch.float64) -> Chain:
+def tiny_chain(*, seed: int = 0, norm: bool = False, dtype: torch.dtype = torch.float64) -> Learner:
     """Two convolutions and two linear layers on 2 × 6 × 6 images with 3 classes; optionally with batch norms."""
     torch.manual_seed(seed)
     modules: list[nn.Module] = [Normalise((0.4, 0.5), (0.3, 0.2)), nn.Conv2d(2, 4, 3, 1, 1)]
@@ -30,7 +32,7 @@ def tiny_chain(*, seed: int = 0, norm: bool = False, dtype: torch.dtype = torch.
         elif isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.uniform_(m.weight, 0.5, 1.5)
             nn.init.uniform_(m.bias, -0.5, 0.5)
-    return Chain(module.to(dtype), SHAPE)
+    return Learner(module.to(dtype), SHAPE)
 
 
 def tiny_batch(
@@ -65,3 +67,13 @@ def dense_layers(module: nn.Sequential) -> list[tuple[NDArray[np.float64], NDArr
         elif isinstance(m, nn.Flatten):
             shape = (int(np.prod(shape)),)
     return found
+
+
+def affine_ops(layers: Layers) -> list[Conv | Linear]:
+    """The convolutions and matrices of a step's network, in order."""
+    return [node.op for node in layers.network.nodes if isinstance(node.op, Conv | Linear)]
+
+
+def affine_modules(learner: Learner) -> list[nn.Conv2d | nn.Linear]:
+    """The modules that these come from."""
+    return [m for m in learner.module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]

@@ -9,14 +9,14 @@ from torch import nn
 
 from surebound.network.architectures import Normalise
 from surebound.train.batch import Batch, Loss
-from surebound.train.chain import Chain
+from surebound.train.learner import Learner
 
 Array = NDArray[np.float64]
 Net = list[tuple[Array, Array]]  # (W, b) of every affine layer, the first one on pixels
 Box = tuple[Array, Array]  # (batch, elements) each
 
 
-def matrices(chain: Chain) -> Net:
+def matrices(chain: Learner) -> Net:
     """The affine layers as matrices, batch norms by their running averages, normalisation folded into the first."""
     net: Net = []
     shape = chain.in_shape
@@ -108,7 +108,7 @@ def pixels(batch: Batch) -> tuple[Array, Array, Array, Array]:
 
 
 def slopes(
-    loss: Loss, chain: Chain, batch: Callable[[], Batch], *, start: int = 0, h: float = 1e-6
+    loss: Loss, chain: Learner, batch: Callable[[], Batch], *, start: int = 0, h: float = 1e-6
 ) -> tuple[float, float]:
     """The derivative of the total along a random direction of the parameters of layers from `start` on: by autograd,
     and by central differences with the same draws."""
@@ -129,6 +129,6 @@ def slopes(
 
 
 @torch.enable_grad()
-def total(loss: Loss, chain: Chain, batch: Batch) -> float:
+def total(loss: Loss, chain: Learner, batch: Batch) -> float:
     """The loss as a number."""
     return loss(chain, batch).total.item()

@@ -30,7 +30,7 @@ from surebound.network.graph import Network, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum
 from surebound.network.model import Model
 from surebound.network.shape import Concat, Pick, Reshape
-from surebound.problem import Box, Property, Region
+from surebound.problem import Box, Property, Region, Verdict
 from surebound.verify.clock import Clock
 from surebound.verify.first import first_attempt
 from surebound.verify.options import Options
@@ -246,16 +246,19 @@ def attempt(case: Case, seed: int) -> int:
         settle_layers(first, lambda: None)
         folded = fold_network(second, LayerBounding(), lambda: None, known=first)
         assert folded is not None
-        for dtype in (torch.float32, torch.float64):
+        arrays = over_arrays(network)
+        for dtype in ("float32", "float64"):
             Forward(network, dtype).tighten(Enclosure(network, *ends), until=network.output)
+            thin = Enclosure(arrays, *(end.numpy() for end in ends))
+            Forward(arrays, dtype).tighten(thin, until=network.output)
         for form in (GraphForm.at(first, network.output), folded):
             subject = Subject(network, form, specify(form, [region]))
             bound = subject.sound_bounds(*_drawn_nodes(subject, generator))
             if bool((bound[0] > 0).any()):
                 raise AssertionError("the property is claimed to hold, but an end of the box violates it")
-        arrays = over_arrays(network)
         silent = Model(arrays, lambda x: np.full((len(x), network.outputs), np.nan), case.name)
-        if first_attempt(silent, Property((region,), network.inputs, network.outputs), Clock(None)) is not None:
+        prop = Property((region,), network.inputs, network.outputs)
+        if isinstance(first_attempt(silent, prop, Clock(None), seconds=0.0), Verdict):
             raise AssertionError("the first attempt claims that the property holds")
     return audit.claims
 

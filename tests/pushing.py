@@ -1,10 +1,10 @@
 """What zonotopes alone say of a node, without the intervals that they are intersected with."""
 
-import torch
 from torch import Tensor
 
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.zonotope import Forward
+from surebound.network.arrays import Precision
 from surebound.network.graph import Network
 
 
@@ -20,7 +20,7 @@ class _Deaf(Enclosure):
 
 
 def alone(
-    network: Network, lower: Tensor, upper: Tensor, node: int, dtype: torch.dtype = torch.float32
+    network: Network, lower: Tensor, upper: Tensor, node: int, dtype: Precision = "float32"
 ) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds of a node's elements over the first box. # (elements,) each"""
     enclosure = _Deaf(network, lower, upper)

@@ -52,6 +52,7 @@ PLACES = pytest.mark.parametrize("place_", [nowhere, elsewhere])
 OPTIONS = Options(quick_attack=WEAK, strategy=ALONE, timeout=60.0)
 GRAPH = replace(ALONE, folded_limit=0)
 REFINED = replace(ALONE, patience=0.0, refinements=(Refinement(rounds=2),), refine_gain=-1.0)
+PLANED = replace(ALONE, planes_after=1, planes_gain=-1e9)
 DESCENDING = Strategy(later_attacks=1.0, later_attacks_after=0.0)
 SEEDS = {"fc": 1, "conv": 3, "residual": 3, "pool": 4}
 
@@ -111,7 +112,9 @@ def test_verdicts_of_every_rule(branching: str, place_: Place) -> None:
 @PLACES
 @pytest.mark.parametrize("kind", ["conv", pytest.param("residual", marks=pytest.mark.slow), "pool"])
 @pytest.mark.parametrize(
-    "strategy", [ALONE, GRAPH, REFINED, DESCENDING], ids=["kernel", "graph", "refined", "descents"]
+    "strategy",
+    [ALONE, GRAPH, REFINED, DESCENDING, PLANED],
+    ids=["kernel", "graph", "refined", "descents", "planes"],
 )
 def test_verdicts_of_every_form(kind: str, strategy: Strategy, place_: Place) -> None:
     both_sides(place_, kind, replace(OPTIONS, strategy=strategy))
@@ -121,13 +124,23 @@ def test_verdicts_of_every_form(kind: str, strategy: Strategy, place_: Place) ->
 @pytest.mark.parametrize("kind", ["fc", "residual"])
 def test_bounds_are_audited(kind: str, place_: Place) -> None:
     with auditing() as audit:
-        both_sides(place_, kind, replace(OPTIONS, branching="upb"))
+        both_sides(place_, kind, replace(OPTIONS, branching="upb", strategy=PLANED))
     assert audit.claims > 100
 
 
 @PLACES
 def test_verdicts_as_the_paper_has_them(place_: Place) -> None:
     both_sides(place_, "conv", replace(Options.of("paper", timeout=60.0), quick_attack=WEAK))
+
+
+def in_another_process(act: Callable[..., Any]) -> Callable[..., Any]:
+    """As there, cuDNN is on when it begins."""
+
+    def acting(*args: Any) -> Any:
+        with torch.backends.cudnn.flags(enabled=True):
+            return act(*args)
+
+    return acting
 
 
 @PLACES
@@ -137,7 +150,7 @@ def test_pieces(branching: str, place_: Place, monkeypatch: pytest.MonkeyPatch) 
         remote = False
 
         def open(self, setup: worker.Setup) -> object:
-            return Inline().open(pickle.loads(pickle.dumps(setup)))
+            return Inline().open(lambda: in_another_process(in_another_process(pickle.loads(pickle.dumps(setup)))()))
 
     monkeypatch.setattr(worker, "choose", lambda **_: Travelled())
     at_once = replace(ALONE, batch=2, alone=0.0, alone_batches=1)

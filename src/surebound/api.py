@@ -196,7 +196,7 @@ def train(
     out: str | Path,
     settings: Sequence[str] = (),
     dataset: "Dataset | None" = None,
-    module: "nn.Sequential | None" = None,
+    module: "nn.Module | None" = None,
     data_dir: str | Path | None = None,
     resume: bool = False,
     on_progress: "OnTrainProgress | None" = None,
@@ -208,8 +208,9 @@ def train(
         out: the folder to write; see `surebound.train.folder` for what is in it.
         settings: changes to a preset or file, each ``key=value``, such as ``"schedule.epochs=3"``.
         dataset: images of your own (`surebound.data.own.dataset_from_tensors`) instead of the configuration's.
-        module: a network of your own instead of the configuration's: a Sequential of Conv2d, Linear, BatchNorm and ReLU
-            on pixels in [0, 1]. It is trained in place.
+        module: a network of your own instead of the configuration's, on pixels in [0, 1]: any module without loops that
+            torch.fx can trace and that can be verified, whose parameters are those of convolutions, matrices, batch
+            norms and PReLUs. Residual connections, pooling and all activations are fine. It is trained in place.
         data_dir: where data sets are; by default $SUREBOUND_DATA, then ~/.cache/surebound.
         resume: go on with the run in `out` from its last checkpoint, or start it if there is none.
         on_progress: called after every step with a `surebound.train.loop.TrainProgress`.

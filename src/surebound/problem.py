@@ -155,6 +155,12 @@ class Property:
                     f" in a property over {self.inputs} inputs and {self.outputs} outputs"
                 )
 
+    @property
+    def varying(self) -> int:
+        """How many inputs vary in a region's domain, at most."""
+        boxes = {id(region.box): region.box for region in self.regions}.values()
+        return max((int((box.upper > box.lower).sum()) for box in boxes), default=0)
+
     def check_fits(self, *, inputs: int, outputs: int, ports: Ports) -> None:
         """Raise PropertyError unless the property is over a network with these inputs and outputs, so many in all."""
         if (self.inputs, self.outputs) != (inputs, outputs):

@@ -24,7 +24,7 @@ from wild import KINDS, boxes, exact_layers, exact_nodes, points, wild_network
 from surebound.bounds import root
 from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.precision import float32_is_kept
+from surebound.bounds.precision import float32_is_kept, numpy_keeps_float32
 from surebound.bounds.root import LayerBounding, bound_neurons, settle_layers, tighten_layers
 from surebound.bounds.zonotope import Forward
 from surebound.network.graph import Network
@@ -48,7 +48,7 @@ def settled_in_turns(network: Network, lower: Tensor, upper: Tensor) -> Enclosur
 
 def pushed(network: Network, lower: Tensor, upper: Tensor, most: int | None = None) -> Enclosure:
     enclosure = Enclosure(network, lower, upper)
-    Forward(network, torch.float32, most).tighten(enclosure)
+    Forward(network, "float32", most).tighten(enclosure)
     return enclosure
 
 
@@ -279,7 +279,7 @@ def test_an_infinite_interval_bounds_nothing(rng: np.random.Generator) -> None:
 
 def test_float32_is_probed(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     """Products in bfloat16 are noticed, and then layers are bounded in float64."""
-    assert float32_is_kept()
+    assert float32_is_kept() and numpy_keeps_float32()
     network = random_conv(rng)
     lower, upper = random_box(rng, network)
     slow = Enclosure(network, lower, upper)

@@ -8,6 +8,7 @@ import torch
 from networks import (
     Builder,
     makers,
+    over_arrays,
     pre_activations,
     random_box,
     random_fc,
@@ -15,9 +16,11 @@ from networks import (
 )
 from one_by_one import U, add_one_by_one, losing
 
-from surebound.bounds.enclosure import enclose
+from surebound.bounds.audit import auditing
+from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.layerwise import deepz
-from surebound.bounds.zonotope import Zonotope, spread_of
+from surebound.bounds.zonotope import Forward, Zonotope, spread_of
+from surebound.network.arrays import Precision, precision
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
 
@@ -63,6 +66,26 @@ def test_boxes_of_a_batch_do_not_mix(name: str, rng: np.random.Generator) -> Non
         for k in range(len(alone.lower)):
             torch.testing.assert_close(together.lower[k][b], alone.lower[k][0], rtol=0.0, atol=1e-12)
             torch.testing.assert_close(together.upper[k][b], alone.upper[k][0], rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("most", [None, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_arrays_are_bounded_as_tensors_are(
+    name: str, dtype: Precision, most: int | None, rng: np.random.Generator
+) -> None:
+    """To within rounding, and every bound is confirmed in rational arithmetic."""
+    network = MAKERS[name](rng)
+    ends = random_box(rng, network, boxes=3, radius=0.3)
+    tensors, arrays = Enclosure(network, *ends), Enclosure(over_arrays(network), *(end.numpy() for end in ends))
+    Forward(network, dtype, most).tighten(tensors, until=network.output)
+    with auditing() as audit:
+        pushed = Forward(arrays.network, dtype, most).tighten(arrays, until=network.output)
+    assert audit.claims > 2 * network.outputs
+    assert all(isinstance(a, np.ndarray) and precision(a) == dtype for a in pushed.moves)
+    for low, high, there, here in zip(arrays.lower, arrays.upper, tensors.lower, tensors.upper, strict=True):
+        np.testing.assert_allclose(low, there, rtol=0, atol=1e-5 if dtype == "float32" else 1e-12)
+        np.testing.assert_allclose(high, here, rtol=0, atol=1e-5 if dtype == "float32" else 1e-12)
 
 
 def test_two_neurons_by_hand() -> None:

@@ -1,7 +1,9 @@
 """Each error term of zonotopes with float32 generators alone: networks over which a pass without it proves a wrong
 bound."""
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
 from surebound.network.op import cast
 
+over_both = pytest.mark.parametrize("over", [lambda x: x, torch.Tensor.numpy], ids=["tensors", "arrays"])
+Over = Callable[[torch.Tensor], Any]
 HALF = 1.0 + 0.998 * U32  # float32 makes 1 of it
 
 
@@ -23,12 +27,13 @@ def ends(low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor([[low]], dtype=torch.float64), torch.tensor([[high]], dtype=torch.float64)
 
 
+@over_both
 @pytest.mark.parametrize("radius", [HALF, 1e-40, 1e-50])
-def test_the_radius_of_an_input_is_not_rounded_down(radius: float) -> None:
+def test_the_radius_of_an_input_is_not_rounded_down(radius: float, over: Over) -> None:
     """x = c + g ε ± e by itself, also where float32 has flushed g to zero."""
-    z, _ = box_zonotope(*ends(-radius, radius), torch.float32)
-    kept = 0 if radius < FLUSHED else Fraction(float(z.generators))
-    assert kept + Fraction(float(z.error)) >= Fraction(radius)
+    z, _ = box_zonotope(*map(over, ends(-radius, radius)), "float32")
+    kept = 0 if radius < FLUSHED else Fraction(z.generators.item())
+    assert kept + Fraction(z.error.item()) >= Fraction(radius)
 
 
 def test_a_sum_of_generators_is_not_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +72,8 @@ def test_a_centre_adds_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Fraction(float(low)) <= 1 + 1023 * Fraction(2.0**-53) <= Fraction(float(high))
 
 
-def test_the_rounding_of_a_slope_times_a_generator_is_paid_for() -> None:
+@over_both
+def test_the_rounding_of_a_slope_times_a_generator_is_paid_for(over: Over) -> None:
     """[x]₊ = λ x + μ + μ ε over [l, l + 2], of which λ ε₀ − fl(λ g) is lost; c of it in a sum with −c λ x.
 
     All that is left of c ([x]₊ − λ x) is c [0, 2 μ], but for what fl(λ g) lost: its upper end is met where x = 0.
@@ -77,31 +83,33 @@ def test_the_rounding_of_a_slope_times_a_generator_is_paid_for() -> None:
         low = -float(rng.integers(1, 2**12)) * 2.0**-22
         g = torch.tensor([[[float(np.float32(rng.uniform(1.0, 2.0)))]]])
         centre = torch.full((1, 1), low + float(g), dtype=torch.float64)
-        z = Zonotope(centre, g, torch.zeros_like(centre), spread_of(g))
+        z = Zonotope(over(centre), over(g), over(torch.zeros_like(centre)), spread_of(over(g)))
         bounds = torch.full_like(centre, low), torch.full_like(centre, low + 2 * float(g))
-        out = relu(z, *bounds, 1)
+        out = relu(z, *map(over, bounds), 1)
         slope = Fraction(float(bounds[1] / (bounds[1] - bounds[0])))
         slope = Fraction(float(np.float32(float(slope))))
-        missing = abs(slope * Fraction(float(g)) - Fraction(float(out.generators[0])))
+        missing = abs(slope * Fraction(float(g)) - Fraction(out.generators[0].item()))
         lost += missing > 0
-        assert Fraction(float(out.error)) >= missing
+        assert Fraction(out.error.item()) >= missing
     assert lost > 100
 
 
-def test_products_of_slopes_that_underflow_are_paid_for() -> None:
+@over_both
+def test_products_of_slopes_that_underflow_are_paid_for(over: Over) -> None:
     """A thousand generators whose products with λ = 2e-30 are below 2⁻¹²⁶, so that float32 may have flushed them."""
-    g, low, high = torch.full((1000, 1, 1), 5e-9), *ends(-1.0, 2e-30)
+    g, low, high = map(over, (torch.full((1000, 1, 1), 5e-9), *ends(-1.0, 2e-30)))
     out = relu(Zonotope(0 * low, g, 0 * low, spread_of(g)), low, high, len(g))
     assert FLUSHED > 2e-30 * 5e-9
-    assert float(out.error) >= 1000 * 2e-30 * 5e-9
+    assert out.error.item() >= 1000 * 2e-30 * 5e-9
 
 
-def test_products_of_weights_that_underflow_are_paid_for() -> None:
+@over_both
+def test_products_of_weights_that_underflow_are_paid_for(over: Over) -> None:
     """A thousand products of one symbol below 2⁻¹²⁶, so that float32 may have flushed each of them."""
-    g, zero = torch.full((1, 1, 1000), 5e-9), torch.zeros(1, 1000, dtype=torch.float64)
-    op = Linear(torch.full((1, 1000), 2e-30, dtype=torch.float64))
-    out = affine(op, cast(op, torch.float32), [Zonotope(zero, g, zero, spread_of(g))])
-    assert float(out.error) >= 1000 * 2e-30 * 5e-9
+    g, zero = over(torch.full((1, 1, 1000), 5e-9)), over(torch.zeros(1, 1000, dtype=torch.float64))
+    op = Linear(over(torch.full((1, 1000), 2e-30, dtype=torch.float64)))
+    out = affine(op, cast(op, "float32"), [Zonotope(zero, g, zero, spread_of(g))])
+    assert out.error.item() >= 1000 * 2e-30 * 5e-9
 
 
 def test_the_upper_line_is_that_of_the_slope_in_float32() -> None:

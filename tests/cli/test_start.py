@@ -43,6 +43,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outputs = "(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"
     (place / "far.vnnlib").write_text(f"{box}{outputs}(assert (>= Y_0 1000))\n")
     (place / "near.vnnlib").write_text(f"{box}{outputs}(assert (<= Y_0 1000))\n")
+    for name, vary, least in (("few", 3, 2), ("more", 6, 5)):  # of hard.onnx, whose other inputs are 0
+        ends = [f"(assert (>= X_{i} {-(i < vary):d}))\n(assert (<= X_{i} {i < vary:d}))\n" for i in range(30)]
+        declared = "".join(f"(declare-const X_{i} Real)\n{end}" for i, end in enumerate(ends))
+        (place / f"{name}.vnnlib").write_text(f"{declared}{outputs}(assert (>= Y_0 {least}))\n")
     return place
 
 
@@ -57,8 +61,30 @@ def test_what_the_first_attempt_settles_needs_no_torch(folder: Path, problem: st
     assert (folder / "out.txt").read_text().split()[0] == verdict
 
 
+def test_a_short_bisection_needs_no_torch(folder: Path) -> None:
+    lines, found = imported(folder, "verify", "hard.onnx", "few.vnnlib", "--quiet", "--json", "out.json")
+    assert (lines, found) == (["unsat"], [])
+    record = json.loads((folder / "out.json").read_text())
+    assert record["branching"] == "input" and record["subproblems"] > 10
+    assert set(record["seconds_by_phase"]) == {"load", "attack", "bounding", "branching", "queue"}
+
+
+def test_a_long_one_goes_on_with_torch(folder: Path) -> None:
+    lines, found = imported(folder, "verify", "hard.onnx", "more.vnnlib", "--quiet", "--json", "out.json")
+    assert (lines, "torch" in found) == (["unsat"], True)
+    assert json.loads((folder / "out.json").read_text())["branching"] == "input"
+
+
+def test_who_asks_for_neurons_to_be_split_gets_that(folder: Path) -> None:
+    for branching, needed in (("auto", False), ("input", False), ("upb", True)):
+        options = ("--branching", branching, "--json", "out.json")
+        lines, found = imported(folder, "verify", "tiny.onnx", "holds.vnnlib", "--quiet", *options)
+        assert (lines, "torch" in found) == (["unsat"], needed)
+        assert json.loads((folder / "out.json").read_text())["branching"] == ("upb" if needed else "input")
+
+
 def test_what_it_does_not_settle_does(folder: Path) -> None:
-    lines, found = imported(folder, "verify", "hard.onnx", "hard.vnnlib", "--quiet", "--timeout", "5")
+    lines, found = imported(folder, "verify", "hard.onnx", "hard.vnnlib", "--quiet", "--timeout", "15")
     assert (lines, "torch" in found) == (["timeout"], True)
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from chains import SHAPE, tiny_batch, tiny_chain
+from chains import SHAPE, affine_ops, tiny_batch, tiny_chain
 from torch import Tensor, nn
 
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Draws
-from surebound.train.chain import Chain, Layers
+from surebound.train.learner import Layers, Learner
 
 OPTIONS = [
     TrainAttack(),
@@ -23,7 +23,7 @@ OPTIONS = [
 ]
 
 
-def losses(chain: Chain, batch: Batch, x: Tensor) -> Tensor:
+def losses(chain: Learner, batch: Batch, x: Tensor) -> Tensor:
     return F.cross_entropy(chain.layers().logits(x), batch.y, reduction="none").detach()
 
 
@@ -95,14 +95,14 @@ def test_steps_decay_before_their_milestones() -> None:
     torch.testing.assert_close(halved - batch.x, moved / 2, rtol=1e-9, atol=1e-12)
 
 
-def linear_chain() -> Chain:
+def linear_chain() -> Learner:
     """Two classes, affine on the box: a hidden layer of positive weights and pixels, whose ReLUs never switch."""
     torch.manual_seed(3)
     module = nn.Sequential(nn.Flatten(), nn.Linear(72, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     with torch.no_grad():
         module[1].weight.abs_()
         module[1].bias.fill_(1.0)
-    return Chain(module, SHAPE)
+    return Learner(module, SHAPE)
 
 
 @pytest.mark.parametrize("attack", [TrainAttack(), TrainAttack(step_unit="pixel", steps=2)], ids=str)
@@ -139,7 +139,7 @@ def test_parameters_get_no_gradients(attack: TrainAttack, norm: bool, monkeypatc
     original = Layers.logits
 
     def watched(self: Layers, x: Tensor) -> Tensor:
-        used.extend(affine.weight.requires_grad for affine in self.affine)
+        used.extend(op.weight.requires_grad for op in affine_ops(self))
         return original(self, x)
 
     monkeypatch.setattr(Layers, "logits", watched)
@@ -147,7 +147,7 @@ def test_parameters_get_no_gradients(attack: TrainAttack, norm: bool, monkeypatc
     assert not any(used) and bool(used) == bool(attack.updates)
     assert not evaluated and all(p.grad is None and p.requires_grad for p in chain.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, chain.parameters(), strict=True))
-    assert not any(a.weight.requires_grad for a in layers.detach().affine)
+    assert not any(a.weight.requires_grad for a in affine_ops(layers.detach()))
     assert batch.x.grad is None and not batch.x.requires_grad
     for hook in hooks:
         hook.remove()

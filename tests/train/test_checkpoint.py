@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from surebound.errors import MissingFileError, UsageError
-from surebound.train.chain import Chain
 from surebound.train.checkpoint import (
     Checkpoint,
     _checksum,
@@ -25,6 +24,7 @@ from surebound.train.checkpoint import (
     save,
     save_weights,
 )
+from surebound.train.learner import Learner
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 OPTIMISERS: dict[str, Make] = {
@@ -36,7 +36,7 @@ OPTIMISERS: dict[str, Make] = {
 }
 
 
-def _steps(chain: Chain, optimiser: torch.optim.Optimizer, steps: range) -> None:
+def _steps(chain: Learner, optimiser: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
         generator = torch.Generator().manual_seed(step)
         x = torch.rand(8, *SHAPE, generator=generator)
@@ -48,12 +48,12 @@ def _steps(chain: Chain, optimiser: torch.optim.Optimizer, steps: range) -> None
         optimiser.step()
 
 
-def _fresh(make: Make, seed: int = 0) -> tuple[Chain, torch.optim.Optimizer]:
+def _fresh(make: Make, seed: int = 0) -> tuple[Learner, torch.optim.Optimizer]:
     chain = tiny_chain(seed=seed, norm=True, dtype=torch.float32)
     return chain, make(chain.parameters())
 
 
-def _checkpoint(chain: Chain, optimiser: torch.optim.Optimizer, **meta: Any) -> Checkpoint:
+def _checkpoint(chain: Learner, optimiser: torch.optim.Optimizer, **meta: Any) -> Checkpoint:
     return Checkpoint(
         weights=chain.module.state_dict(), optimiser=optimiser.state_dict(), step=5, stage=1, meta=dict(meta)
     )

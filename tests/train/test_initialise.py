@@ -9,9 +9,9 @@ from chains import tiny_chain
 from torch import nn
 
 from surebound.errors import UsageError
-from surebound.train.chain import Chain
 from surebound.train.initialise import INITIALISATIONS, initialise_network
 from surebound.train.interval import propagate
+from surebound.train.learner import Learner
 
 
 def deep(width: int = 300, depth: int = 8) -> nn.Sequential:
@@ -27,9 +27,9 @@ def growth(name: str) -> list[float]:
     torch.manual_seed(0)
     module = deep()
     initialise_network(module, name)
-    chain = Chain(module, (3, 10, 10))
+    chain = Learner(module, (3, 10, 10))
     x = torch.rand(16, 3, 10, 10)
-    bounds = propagate(chain.layers(), x - 0.1, x + 0.1, stop=8)
+    bounds = propagate(chain.layers(), x - 0.1, x + 0.1).before
     widths = [(upper - lower).mean().item() for lower, upper in bounds]
     return [w / widths[0] for w in widths]
 

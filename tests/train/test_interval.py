@@ -5,14 +5,24 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from chains import tiny_batch, tiny_chain
+from chains import affine_ops, tiny_batch, tiny_chain
 from interval_oracle import intervals, logits, matrices, pixels, worst
 
-from surebound.train.chain import Chain
-from surebound.train.interval import affine_interval, margin_weights, propagate, robust_loss, worst_logits
+from surebound.network.graph import value
+from surebound.train.interval import (
+    Boxes,
+    affine_middle,
+    ends,
+    margin_weights,
+    middle,
+    propagate,
+    robust_loss,
+    worst_logits,
+)
+from surebound.train.learner import Learner
 
 
-def evaluated_chain(norm: bool) -> Chain:
+def evaluated_chain(norm: bool) -> Learner:
     """A chain whose batch norms have seen some data."""
     chain = tiny_chain(norm=norm)
     for seed in range(3):
@@ -34,13 +44,14 @@ def test_bounds_are_those_of_the_papers_formula(norm: bool, eps: float) -> None:
     chain, batch = evaluated_chain(norm), tiny_batch(eps=eps)
     _, lower, upper, y = pixels(batch)
     layers = chain.layers()
-    found = propagate(layers, *batch.box)
+    boxes = propagate(layers, *batch.box)
+    found = [*boxes.before, boxes.output(layers)]
     expected = intervals(matrices(chain), lower, upper)
     assert len(found) == len(expected) == 4
     for (low, high), (expected_low, expected_high) in zip(found, expected, strict=True):
         np.testing.assert_allclose(low.detach().flatten(1).numpy(), expected_low, rtol=1e-9, atol=1e-10)
         np.testing.assert_allclose(high.detach().flatten(1).numpy(), expected_high, rtol=1e-9, atol=1e-10)
-    fused = worst_logits(layers, (found[-2][0].relu(), found[-2][1].relu()), batch.y).detach().numpy()
+    fused = worst_logits(layers, boxes, batch.y).detach().numpy()
     np.testing.assert_allclose(fused, worst(matrices(chain), lower, upper, y), rtol=1e-9, atol=1e-10)
     np.testing.assert_array_equal(fused[np.arange(len(y)), y], 0)
     separate = expected[-1][1] - expected[-1][0][np.arange(len(y)), y][:, None]
@@ -52,24 +63,25 @@ def test_bounds_are_those_of_the_papers_formula(norm: bool, eps: float) -> None:
 def test_values_of_sampled_inputs_lie_in_the_bounds(norm: bool) -> None:
     chain, batch = tiny_chain(norm=norm), tiny_batch(eps=0.1)
     layers = chain.layers(batch.x)  # with batch norms, the statistics of the clean batch
-    bounds = propagate(layers, *batch.box)
+    boxes = propagate(layers, *batch.box)
+    bounds = [*boxes.before, boxes.output(layers)]
     generator = torch.Generator().manual_seed(5)
     lower, upper = batch.box
     for attempt in range(200):
         share = torch.rand(batch.x.shape, generator=generator, dtype=torch.float64)
-        value = layers.normalise(lower + (upper - lower) * (share.round() if attempt % 2 else share))
-        for k, (layer, (low, high)) in enumerate(zip(layers.affine, bounds, strict=True)):
-            value = layer(value.relu() if k else value)
-            assert (value >= low - 1e-12).all() and (value <= high + 1e-12).all()
+        x = layers.normalise(lower + (upper - lower) * (share.round() if attempt % 2 else share))
+        for k, (layer, (low, high)) in enumerate(zip(affine_ops(layers), bounds, strict=True)):
+            x = value(layer, x.relu() if k else x)
+            assert (x >= low - 1e-12).all() and (x <= high + 1e-12).all()
 
 
 def test_in_training_batch_norms_take_the_statistics_of_the_clean_batch() -> None:
     chain, batch = tiny_chain(norm=True), tiny_batch()
     layers = chain.layers(batch.x)
-    point = propagate(layers, batch.x, batch.x)  # a box that is a point
+    point = propagate(layers, batch.x, batch.x).output(layers)  # of a box that is a point
     expected = chain.module.train()(batch.x)
-    torch.testing.assert_close(point[-1][0], expected, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(point[-1][1], expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(point[0], expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(point[1], expected, rtol=1e-10, atol=1e-10)
     assert layers.natural is not None
     torch.testing.assert_close(layers.natural, expected, rtol=1e-10, atol=1e-10)
 
@@ -80,33 +92,33 @@ def test_worst_logits_are_the_maxima_over_the_corners_of_the_hidden_box() -> Non
     generator = torch.Generator().manual_seed(2)
     lower = torch.rand(6, 8, generator=generator, dtype=torch.float64)
     upper = lower + torch.rand(6, 8, generator=generator, dtype=torch.float64)
-    found = worst_logits(layers, (lower, upper), batch.y)
+    found = worst_logits(layers, Boxes([], {layers.before_last: middle(lower, upper)}), batch.y)
     corners = torch.tensor(list(itertools.product([False, True], repeat=8)))  # (256, 8)
     for n, y in enumerate(batch.y):
-        z = layers.affine[-1](torch.where(corners, upper[n], lower[n]))
+        z = value(layers.last, torch.where(corners, upper[n], lower[n]))
         torch.testing.assert_close(found[n], (z - z[:, y : y + 1]).amax(0), rtol=1e-12, atol=1e-12)
 
 
 def test_margin_weights_are_differences_of_rows() -> None:
     chain, batch = tiny_chain(), tiny_batch()
-    last = chain.layers().affine[-1]
+    last = chain.layers().last
     rows, constant = margin_weights(last, batch.y)
     h = torch.rand(6, 8, dtype=torch.float64)
-    z = last(h)
+    z = value(last, h)
     expected = z.gather(1, batch.y[:, None]) - z
     torch.testing.assert_close(torch.einsum("bci,bi->bc", rows, h) + constant, expected)
 
 
-def test_propagation_can_start_and_stop_anywhere() -> None:
+def test_propagation_can_start_at_any_block() -> None:
     chain, batch = tiny_chain(), tiny_batch()
     layers = chain.layers()
     whole = propagate(layers, *batch.box)
-    first = propagate(layers, *batch.box, stop=2)
-    assert len(first) == 2
-    rest = propagate(layers, first[-1][0].relu(), first[-1][1].relu(), start=2)
-    for found, expected in zip([*first, *rest], whole, strict=True):
-        torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(affine_interval(layers.affine[2], *(v.relu() for v in whole[1])), whole[2])
+    assert len(whole.before) == 3
+    rest = propagate(layers, *(end.relu() for end in whole.before[1]), start=2)
+    torch.testing.assert_close(rest.before, whole.before[2:])
+    torch.testing.assert_close(rest.output(layers), whole.output(layers))
+    third = ends(*affine_middle(affine_ops(layers)[2], middle(*whole.before[1], rectify=True)))
+    torch.testing.assert_close(third, whole.before[2])
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -114,7 +126,7 @@ def test_the_robust_losss_gradient_is_that_of_differences(norm: bool) -> None:
     chain, batch = tiny_chain(norm=norm), tiny_batch()
     weight = chain.weights()[1]
     loss, bounds = robust_loss(chain.layers(batch.x), *batch.box, batch.y)
-    assert len(bounds) == 3
+    assert len(bounds.before) == 3
     (gradient,) = torch.autograd.grad(loss, weight)
     direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values = []

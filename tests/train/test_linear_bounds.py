@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from chains import SHAPE, tiny_batch, tiny_chain
+from chains import SHAPE, affine_ops, tiny_batch, tiny_chain
 from interval_oracle import Array, Box, Net, intervals, matrices, pixels
 from torch import Tensor
 
 from surebound.bounds import BOUNDS
 from surebound.load.torch import load_torch
-from surebound.train.chain import Chain
-from surebound.train.interval import Interval, affine_interval, propagate
+from surebound.train.interval import Interval, affine_middle, ends, middle, propagate
+from surebound.train.learner import Learner
 from surebound.train.linear_bounds import (
     Slopes,
     _ThroughReLU,
@@ -67,7 +67,7 @@ def test_margins_equal_dense_numpy(slopes: Slopes, norm: bool) -> None:
     chain, batch = tiny_chain(norm=norm), tiny_batch(eps=0.1)
     layers, net = chain.layers(), matrices(chain)
     rows, constant, rivals = rival_rows(layers, batch.y)
-    found = lower_bounds(layers, propagate(layers, *batch.box, stop=3), batch.box, rows, constant, slopes=slopes)
+    found = lower_bounds(layers, propagate(layers, *batch.box).before, batch.box, rows, constant, slopes=slopes)
     _, low, high, y = pixels(batch)
     hidden = intervals(net, low, high)[:-1]
     for n, label in enumerate(y):
@@ -83,7 +83,7 @@ def test_no_sample_beats_a_bound(slopes: Slopes, rng: np.random.Generator) -> No
     chain, batch = tiny_chain(seed=2), tiny_batch(eps=0.05)
     layers = chain.layers()
     rows, constant, rivals = rival_rows(layers, batch.y)
-    found = lower_bounds(layers, propagate(layers, *batch.box, stop=3), batch.box, rows, constant, slopes=slopes)
+    found = lower_bounds(layers, propagate(layers, *batch.box).before, batch.box, rows, constant, slopes=slopes)
     gap = torch.inf
     for _ in range(200):
         unit = torch.from_numpy(rng.uniform(size=batch.x.shape).round(int(rng.integers(0, 2)) * 8))
@@ -94,9 +94,9 @@ def test_no_sample_beats_a_bound(slopes: Slopes, rng: np.random.Generator) -> No
     assert gap < 0.5  # and the bounds are worth something
 
 
-def layer_bounds(name: str, chain: Chain, box: Interval) -> list[Interval]:
+def layer_bounds(name: str, chain: Learner, box: Interval) -> list[Interval]:
     found = BOUNDS[name](load_torch(chain.module, SHAPE), *box)
-    pairs = zip(found.lower, found.upper, chain.shapes[1:], strict=True)
+    pairs = zip(found.lower, found.upper, [op.shape for op in affine_ops(chain.layers())], strict=True)
     return [(low.reshape(-1, *shape), high.reshape(-1, *shape)) for low, high, shape in pairs]
 
 
@@ -104,11 +104,11 @@ def layer_bounds(name: str, chain: Chain, box: Interval) -> list[Interval]:
 def test_on_the_verifiers_layers_the_output_is_the_verifiers(name: str, slopes: Slopes) -> None:
     chain, box = tiny_chain(), tiny_batch(eps=0.1, size=3).box
     layers, (*hidden, output) = chain.layers(), layer_bounds(name, chain, box)
-    last = layers.affine[-1]
+    last = layers.last
     rows, constant = last.weight.expand(3, -1, -1), last.bias.expand(3, -1)
     low = lower_bounds(layers, hidden, box, rows, constant, slopes=slopes)
     high = -lower_bounds(layers, hidden, box, -rows, -constant, slopes=slopes)
-    interval = affine_interval(last, hidden[-1][0].relu(), hidden[-1][1].relu())
+    interval = ends(*affine_middle(last, middle(*hidden[-1], rectify=True)))
     torch.testing.assert_close(torch.maximum(low, interval[0]), output[0], rtol=0, atol=1e-9)
     torch.testing.assert_close(torch.minimum(high, interval[1]), output[1], rtol=0, atol=1e-9)
 
@@ -116,7 +116,7 @@ def test_on_the_verifiers_layers_the_output_is_the_verifiers(name: str, slopes: 
 def test_the_lp_on_the_same_layers_is_tighter() -> None:
     chain, box = tiny_chain(), tiny_batch(eps=0.1, size=1).box
     layers, (*hidden, output) = chain.layers(), layer_bounds("planet-lp", chain, box)
-    last = layers.affine[-1]
+    last = layers.last
     for slopes in EVERY:
         low = lower_bounds(layers, hidden, box, last.weight[None], last.bias[None], slopes=slopes)
         assert (low <= output[0] + 1e-7).all() and (low > output[0] - 1.0).all()
@@ -125,7 +125,7 @@ def test_the_lp_on_the_same_layers_is_tighter() -> None:
 def test_fastlin_has_both_sides_of_parallel_slopes() -> None:
     chain, batch = tiny_chain(), tiny_batch(eps=0.1)
     layers = chain.layers()
-    bounds, (rows, constant, _) = propagate(layers, *batch.box, stop=3), rival_rows(layers, batch.y)
+    bounds, (rows, constant, _) = propagate(layers, *batch.box).before, rival_rows(layers, batch.y)
     low, high = fastlin_bounds(layers, bounds, batch.box, rows, constant)
     torch.testing.assert_close(low, lower_bounds(layers, bounds, batch.box, rows, constant, slopes="parallel"))
     torch.testing.assert_close(high, -lower_bounds(layers, bounds, batch.box, -rows, -constant, slopes="parallel"))

@@ -269,7 +269,7 @@ def test_own_data_and_network(tmp_path: Path) -> None:
 
 def test_an_own_network_is_tried_out_first(tmp_path: Path) -> None:
     no_flatten = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Linear(256, 10))
-    with pytest.raises(NetworkError, match=r"the network cannot run on images of shape \[1, 8, 8\]"):
+    with pytest.raises(NetworkError, match=r"\(Linear\) of module Sequential: a matrix of shape \[10, 256\] cannot"):
         run(config(), tmp_path / "run", module=no_flatten)
     few = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 7))
     with pytest.raises(NetworkError, match=r"outputs of shape \[7\]; expected \[10\], one for each class"):

@@ -13,8 +13,8 @@ from surebound.network.architectures import architecture
 from surebound.reproduce.scales import METHODS as TABLE1_METHODS
 from surebound.reproduce.scales import SETTINGS as TABLE1_SETTINGS
 from surebound.train import LOSSES
-from surebound.train.chain import Chain
 from surebound.train.config import TrainConfig, presets, read_config
+from surebound.train.learner import Learner
 from surebound.train.run import run
 from surebound.train.schedules import Plan
 
@@ -26,6 +26,7 @@ SETTINGS = {
     "digits": "1/20",
 }
 METHODS = [*LOSSES, "ibp-r-mask", "colt-original"]
+RESIDUAL = [f"cifar10-2-255-resnet-{method}" for method in ("ibp-r", "ibp-shi", "mtl-ibp")]
 SHAPES = {"cifar10": (3, 32, 32), "mnist": (1, 28, 28), "digits": (1, 8, 8)}
 SIZES = {"cifar10": 50_000, "mnist": 60_000, "digits": 1437}
 
@@ -46,13 +47,14 @@ def steps(config: TrainConfig) -> int:
 def affine_layers(config: TrainConfig) -> int:
     shape = SHAPES[config.data.name]
     module = architecture(config.network.name, in_shape=shape, classes=10, mean=[0.5] * shape[0], std=[0.2] * shape[0])
-    return len(Chain(module, shape).parts)
+    return Learner(module, shape).blocks
 
 
 def test_every_method_has_a_preset_for_every_setting() -> None:
     names = [f"{s}-{m}{cpu}" for s in SETTINGS for m in METHODS for cpu in ("", "-cpu")]
     days = [f"cifar10-{s}-{m}-day" for s in TABLE1_SETTINGS for m in (*TABLE1_METHODS, "colt-original")]
-    assert sorted(presets()) == sorted(names + days)
+    residual = [f"{name}{cpu}" for name in RESIDUAL for cpu in ("", "-cpu")]
+    assert sorted(presets()) == sorted(names + days + residual)
     for setting, eps in SETTINGS.items():
         for method in METHODS:
             config = read_config(f"{setting}-{method}")
@@ -205,7 +207,8 @@ def test_taps_leaves_a_layer_to_intervals(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in presets() if name.endswith("-cpu")])
 def test_variants_for_a_cpu_are_short_and_end_with_small_steps(name: str) -> None:
     config = read_config(name)
-    assert config.network.name == ("fc-small" if config.data.name == "digits" else "conv-small")
+    small = "resnet-small" if "resnet" in name else "conv-small"
+    assert config.network.name == ("fc-small" if config.data.name == "digits" else small)
     assert steps(config) <= {"cifar10": 16_000, "mnist": 13_000, "digits": 1_500}[config.data.name]
     plan = config.optimiser
     over = config.schedule.epochs - config.schedule.warmup - config.schedule.mixing - 1
@@ -236,6 +239,14 @@ def test_variants_for_a_day_have_the_papers_network_and_forty_epochs(setting: st
     assert last.risen == last.ramp == 1.0
     first = plan.at(plan.steps - plan.stage_steps).lr
     assert 0.009 * first < last.lr < 0.05 * first, "the last epochs should still learn, in small steps"
+
+
+@pytest.mark.parametrize("name", RESIDUAL)
+def test_residual_networks_have_the_losses_of_the_methods_own_presets(name: str) -> None:
+    residual, own = read_config(name), read_config(name.replace("-resnet", ""))
+    assert residual.network.name == "resnet-small" and residual.eps == own.eps
+    assert residual.method == own.method and residual.loss == own.loss
+    assert residual.schedule.inflation == own.schedule.inflation and residual.schedule.kappa == own.schedule.kappa
 
 
 # ── Every method trains ──

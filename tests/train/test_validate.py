@@ -7,13 +7,13 @@ from chains import CLASSES, SHAPE, dense_layers, tiny_chain
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Draws
-from surebound.train.chain import Chain
+from surebound.train.learner import Learner
 from surebound.train.validate import Validation, validate
 
 EPS, SEED = 0.005, 5
 
 
-def images(chain: Chain, n: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def images(chain: Learner, n: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Random images; a third have wrong labels."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(n, *SHAPE, generator=generator).to(chain.weights()[0].dtype)
@@ -23,7 +23,7 @@ def images(chain: Chain, n: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.
     return x, y
 
 
-def naive(chain: Chain, x: torch.Tensor, y: torch.Tensor, *, eps: float, steps: int, batch: int) -> Validation:
+def naive(chain: Learner, x: torch.Tensor, y: torch.Tensor, *, eps: float, steps: int, batch: int) -> Validation:
     """One image at a time, with margins row by row over dense matrices; only the attack is shared."""
     module = chain.module.eval()
     net = dense_layers(module)

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from chains import tiny_batch, tiny_chain
+from chains import affine_modules, affine_ops, tiny_batch, tiny_chain
 from numpy.typing import NDArray
 
+from surebound.network.conv import Conv
+from surebound.network.graph import value
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch
 from surebound.train.cauchy import Projections
-from surebound.train.chain import Chain
-from surebound.train.zonotope import Zonotope, enclose, relax
+from surebound.train.learner import Learner
+from surebound.train.linear_bounds import band
+from surebound.train.zonotope import Band, Zonotope, enclose
 
 Array = NDArray[np.float64]
 MANY = 4_000
@@ -26,11 +29,11 @@ class Matrices:
     biases: list[Array]
 
 
-def matrices(chain: Chain) -> Matrices:
+def matrices(chain: Learner) -> Matrices:
     """Read off the modules themselves, one basis vector at a time."""
     found = Matrices([], [])
-    for k, (module, _) in enumerate(chain.parts):
-        shape = chain.shapes[k] if isinstance(module, torch.nn.Conv2d) else (int(np.prod(chain.shapes[k])),)
+    for module, op in zip(affine_modules(chain), affine_ops(chain.layers()), strict=True):
+        shape = op.in_shape if isinstance(op, Conv) else (op.weight.shape[1],)
         size = int(np.prod(shape))
         with torch.no_grad():
             bias = module(torch.zeros(1, *shape, dtype=torch.float64)).flatten(1)
@@ -52,7 +55,7 @@ def dense_relu(c: Array, g: Array, lam: Array, mu: Array) -> tuple[Array, Array]
     return lam * c + mu, np.concatenate([lam[:, None] * g, np.diag(mu)], axis=1)
 
 
-def exact(chain: Chain, batch: Batch, sample: int, depth: int) -> list[tuple[Array, Array]]:
+def exact(chain: Learner, batch: Batch, sample: int, depth: int) -> list[tuple[Array, Array]]:
     """(l̂, û) of the first depth + 1 layers by DeepZ with explicit generators and λ, μ from exact bounds."""
     m = matrices(chain)
     lower, upper = ((v[sample].flatten().numpy()) for v in batch.box)
@@ -71,7 +74,7 @@ def exact(chain: Chain, batch: Batch, sample: int, depth: int) -> list[tuple[Arr
 
 def planar(e: torch.Tensor, zonotope: Zonotope, depth: int) -> list[Array]:
     """Rows of error terms with images from channels-last to (channel, height, width) order, per group."""
-    shapes = [zonotope.radius.shape[1:], *(r.mu.shape[1:] for r in zonotope.relus[:depth])]
+    shapes = [zonotope.radius.shape[1:], *(r.mu.shape[1:] for r in zonotope.bands[:depth])]
     out = []
     for block, shape in zip(e.split(zonotope.sizes(depth), dim=1), shapes, strict=True):
         image = block.reshape(-1, *shape[1:], shape[0]).permute(0, 3, 1, 2) if len(shape) == 3 else block
@@ -106,7 +109,7 @@ def test_points_are_those_of_explicit_generators(depth: int) -> None:
         lower, upper = (v[i].flatten().numpy() for v in batch.box)
         c, g = (lower + upper) / 2, np.diag((upper - lower) / 2)
         for k in range(depth):
-            lam, mu = (v[i].flatten().numpy() for v in (zonotope.relus[k].lam, zonotope.relus[k].mu))
+            lam, mu = (v[i].flatten().numpy() for v in (zonotope.bands[k].lam, zonotope.bands[k].mu))
             c, g = dense_relu(m.weights[k] @ c + m.biases[k], m.weights[k] @ g, lam, mu)
         expected = c + g @ np.concatenate([t[i] for t in terms])
         np.testing.assert_allclose(points[i].flatten().numpy(), expected, rtol=0, atol=1e-12)
@@ -120,7 +123,8 @@ def test_gradients_of_error_terms(depth: int) -> None:
 
 
 def test_relaxation_of_one_neuron_per_case() -> None:
-    relu = relax(torch.tensor([[-1.0, -3.0, 0.5, -2.0, 0.0, 0.7]]), torch.tensor([[3.0, 1.0, 2.0, -1.0, 0.0, 0.7]]))
+    lower = torch.tensor([[-1.0, -3.0, 0.5, -2.0, 0.0, 0.7]])
+    relu = Band(*band(None, lower, torch.tensor([[3.0, 1.0, 2.0, -1.0, 0.0, 0.7]])))
     torch.testing.assert_close(relu.lam, torch.tensor([[0.75, 0.25, 1.0, 0.0, 0.0, 1.0]]))
     torch.testing.assert_close(relu.mu, torch.tensor([[0.375, 0.375, 0.0, 0.0, 0.0, 0.0]]))
 
@@ -136,7 +140,7 @@ def test_estimates_converge_to_exact_norms(estimator, groups) -> None:
     """λ and μ of three layers and the area of the fourth, from many projections."""
     chain, batch, enclosure = enclosed(3, regularise=True, count=MANY, estimator=estimator, groups=groups)
     bounds = [exact(chain, batch, i, 3) for i in range(len(batch.x))]
-    for k, relu in enumerate(enclosure.zonotope.relus):
+    for k, relu in enumerate(enclosure.zonotope.bands):
         low, up = (np.stack([b[k][end] for b in bounds]) for end in (0, 1))
         cross = (low < 0) & (up > 0)
         assert cross.mean() > 0.1
@@ -170,8 +174,8 @@ def test_most_activations_of_the_network_are_within_the_relaxations(groups) -> N
     for corner in (False, True, True, True):
         t = torch.rand(lower.shape, generator=generator).to(lower)
         x = layers.normalise(torch.lerp(lower, upper, t.round() if corner else t))
-        for k, relu in enumerate(enclosure.zonotope.relus):
-            x = layers.affine[k](x)
+        for k, relu in enumerate(enclosure.zonotope.bands):
+            x = value(affine_ops(layers)[k], x)
             gap = x.relu() - relu.lam * x
             inside[k].append(((gap >= -1e-12) & (gap <= 2 * relu.mu + 1e-12)).double().mean().item())
             x = x.relu()
@@ -217,7 +221,7 @@ def test_area_has_gradients_to_its_layer_alone() -> None:
         chain, _, enclosure = enclosed(depth, regularise=True)
         assert enclosure.area is not None
         enclosure.area.backward()
-        for k, (module, _) in enumerate(chain.parts):
+        for k, module in enumerate(affine_modules(chain)):
             for p in module.parameters():
                 assert (p.grad is not None and p.grad.abs().max() > 0) == (k == depth)
 
@@ -226,4 +230,4 @@ def test_chunks_do_not_change_the_result() -> None:
     _, _, whole = enclosed(2, regularise=True)
     _, _, single = enclosed(2, regularise=True, chunk=1)
     torch.testing.assert_close(whole.area, single.area)
-    torch.testing.assert_close(whole.zonotope.relus[1].lam, single.zonotope.relus[1].lam)
+    torch.testing.assert_close(whole.zonotope.bands[1].lam, single.zonotope.bands[1].lam)

@@ -14,7 +14,8 @@ from surebound.problem import Box
 from surebound.verify.cascade import Question
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
-from surebound.verify.forms import Costs, cheapest, forwards, sharpest_forwards
+from surebound.verify.forms import Costs, cheapest
+from surebound.verify.forwards import forwards, sharpest_forwards
 from surebound.verify.options import Options
 from surebound.verify.searches import Bisection
 from surebound.verify.strategy import Strategy
@@ -71,7 +72,7 @@ def deep(rng: np.random.Generator, layers: int) -> Network:
 
 
 def test_deep_networks_take_float64(rng: np.random.Generator) -> None:
-    for layers, dtype in ((1, torch.float32), (12, torch.float64)):
+    for layers, dtype in ((1, "float32"), (12, "float64")):
         network = deep(rng, layers)
         lower, upper = random_box(rng, network, radius=0.1)
         assert sharpest_forwards(network, lower, upper, lambda: None).dtype == dtype

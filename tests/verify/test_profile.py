@@ -25,7 +25,7 @@ from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Verdict
 from surebound.report.tables import branching, branching_markdown, by_search
 from surebound.reproduce.scales import SCALES
-from surebound.verify import SEARCHES, search, searches
+from surebound.verify import SEARCHES, bounder, search, searches
 from surebound.verify.iterations import Iteration
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
@@ -73,6 +73,7 @@ def watched(patch: pytest.MonkeyPatch) -> list[str]:
     watch(Mixture, "choose", "mixture")
     watch(search.Programs, "run", "programs")
     watch(neurons, "descend", "descents")
+    watch(bounder, "find_planes", "planes")
     return entered
 
 
@@ -86,9 +87,9 @@ def decide(options: Options, **eager: Any) -> Verdict:
 def test_the_default_enters_what_the_paper_did_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = watched(monkeypatch)
     for change in ({"programs": False}, {"refinements": ()}):  # of which either may end before the other begins
-        assert decide(Options.of("default"), input_limit=-1, **change).status == "unsat"
+        assert decide(Options.of("default"), input_limit=-1, planes_after=1, **change).status == "unsat"
     assert decide(Options.of("default"), input_limit=20).status == "unsat"
-    assert set(entered) == {"refinement", "bisection", "polishing", "mixture", "programs", "descents"}
+    assert set(entered) == {"refinement", "bisection", "polishing", "mixture", "programs", "descents", "planes"}
 
 
 @pytest.mark.slow

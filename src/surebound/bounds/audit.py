@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from surebound.bounds.beta_crown import Duals, Slopes
     from surebound.bounds.enclosure import Enclosure
-    from surebound.bounds.form import Form, Rows
+    from surebound.bounds.folded import FoldedForm
+    from surebound.bounds.form import Block, Form, Rows
 
 Exact = NDArray[np.object_]
 """Fractions."""
@@ -97,6 +98,16 @@ class ExactLines:
     intercept: Exact
     push: Exact
     floor: Exact | None = None
+    planes: ExactPlanes | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ExactPlanes:
+    """x ≤ G c + h for some of a layer's neurons; others have zeros here."""
+
+    on: dict[int, Exact]  # node -> (neurons, elements)
+    height: Exact  # (neurons,)
+    above: NDArray[np.bool_]  # (neurons,) which have one
 
 
 @dataclass
@@ -165,6 +176,25 @@ class Audit:
                     meaning = Meaning({node: _unit(i, sign, elements)[None]}, np.array([Fraction(0)], dtype=object))
                     self._confirm(bound, pulled(network, meaning, 0, lines, enclosure, box), "a neuron's bound")
 
+    def heights(
+        self, form: FoldedForm, block: Block, ends: tuple[Tensor, Tensor], g: Tensor, kappa: Tensor, claimed: Tensor
+    ) -> None:
+        """`planes.sound_planes` claims that planes with these coefficients and heights are above a block's neurons."""
+        if not self.covers(form.enclosure.network):
+            return
+        passed = exact(form.upper.clamp_min(0.0))
+        low, high = np.append(exact(form.box_lower), 0 * passed), np.append(exact(form.box_upper), passed)
+        weight, planes, size = exact(block.weight), exact(g), block.weight.shape[1]
+        for j, height in enumerate(claimed.tolist()):
+            terms = []
+            for k, (at_end, end) in zip(exact(kappa[:, j]), ((1, ends[1]), (0, ends[0])), strict=True):
+                gap = k * weight[j] - planes[j]
+                most = np.maximum(gap * low[:size], gap * high[:size]).sum()
+                offset = k * (Fraction(float(block.bias[j])) + Fraction(float(block.error[j])))
+                terms.append((at_end - k) * Fraction(float(end[j])) + offset + most)
+            if np.isfinite(height):
+                self._confirm(-height, -max(terms), "the height of a plane, turned around,")
+
     def interval(self, enclosure: Enclosure, node: int) -> None:
         """An enclosure claims the interval of an affine node, given those of the nodes it reads."""
         network = enclosure.network
@@ -210,6 +240,11 @@ def pulled(
             if line.floor is not None:
                 value += (np.where(c < 0, 0, c) * line.floor).sum()
             contributions: tuple[Exact, ...] = (np.where(c < 0, line.above, line.below) * c - line.push,)
+            if line.planes is not None:
+                raised = np.where((c < 0) & line.planes.above, c, 0)
+                value += raised @ line.planes.height
+                for j, g in line.planes.on.items():
+                    coefficients[j] = coefficients[j] + raised @ g if j in coefficients else raised @ g
         elif c is None or not c.any():
             continue
         else:
@@ -299,8 +334,30 @@ def _lines(form: Form, slopes: Slopes, duals: Duals, k: int, group: int, box: in
         below[i], above[i], intercept[i] = Fraction(alpha[p]), Fraction(upper[p]), Fraction(offset[p])
         if slopes.sign is not None and duals.beta is not None:
             push[i] = Fraction(float(slopes.sign[group, p])) * Fraction(float(duals.beta[group, p]))
-    lines = ExactLines(*(np.array(v, dtype=object) for v in (below, above, intercept, push)))
+    parts: list[Exact] = [np.array(v, dtype=object) for v in (below, above, intercept, push)]
+    lines = ExactLines(parts[0], parts[1], parts[2], parts[3])
+    if slopes.planes is not None:
+        lines = replace(lines, planes=_planes(cast("FoldedForm", form), slopes.planes[row, at], k))
     return lines if slopes.floor is None else replace(lines, floor=exact(slopes.floor[row, at]))
+
+
+def _planes(form: FoldedForm, above: Tensor, k: int) -> ExactPlanes:
+    """The planes of a layer's neurons in a form that has them. # above: (neurons of the form in the layer,)"""
+    network, block, count = form.enclosure.network, form.blocks[k], len(above)
+    neurons = size(network.nodes[network.layers[k]].shape)
+    index = to_numpy(form.indices[k])
+    every, g = np.zeros(neurons, dtype=object), exact(block.weight[count:])
+    every[index] = exact(block.bias[count:])
+    # where the form's columns are in the network: the inputs that vary, then the neurons of earlier layers
+    places = [(0, to_numpy(form.free))] + [(network.layers[i], to_numpy(form.indices[i])) for i in range(k)]
+    on, first = {}, 0
+    for node, where in places:
+        part = np.zeros((neurons, size(network.nodes[node].shape)), dtype=object)
+        part[np.ix_(index, where)] = g[:, first : first + len(where)]
+        on[node], first = part, first + len(where)
+    raised = np.zeros(neurons, dtype=bool)
+    raised[index] = to_numpy(above) > 0
+    return ExactPlanes(on, every, raised)
 
 
 def _unit(index: int, sign: int, elements: int) -> Exact:

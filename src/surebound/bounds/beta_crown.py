@@ -26,7 +26,7 @@ from surebound.bounds.audit import auditor
 from surebound.bounds.form import Form, Pulled, Rows
 from surebound.bounds.relaxation import Relaxation
 from surebound.bounds.rounding import SLACK, UNDERFLOW, U
-from surebound.network.arrays import Lazy, library, positive, zeros
+from surebound.network.arrays import Lazy, concat, library, positive, zeros
 from surebound.network.graph import dot
 
 if TYPE_CHECKING:
@@ -193,24 +193,32 @@ class Slopes:
     sign: Tensor | None  # (nodes, neurons) in the working precision
     lower: Tensor | None = None  # a̲, the slope of lower lines that are not free
     floor: Tensor | None = None  # b̲
+    planes: Tensor | None = None  # 1 for neurons whose upper line is a plane (`surebound.bounds.planes`), else 0
 
     @staticmethod
-    def of(relaxation: Relaxation, signs: Tensor | None) -> Slopes:
+    def of(relaxation: Relaxation, signs: Tensor | None, *, planes: bool = False) -> Slopes:
         relaxation = relaxation.map(lambda t: t[None]) if relaxation.upper_slope.ndim == 1 else relaxation
         upper, intercept, ambiguous = relaxation.upper_slope, relaxation.intercept, relaxation.ambiguous
         if relaxation.floor is not None:
             assert signs is None  # only ReLUs are split by sign
             return Slopes(upper, intercept, ambiguous, None, relaxation.lower_slope, relaxation.floor)
         if signs is None:
-            return Slopes(upper, intercept, ambiguous, None)
-        split = signs != 0
-        sign = signs.to(upper.dtype)
-        return Slopes(
-            torch.where(split, sign.clamp_min(0.0), upper),
-            torch.where(split, 0.0, intercept),
-            ambiguous & ~split,
-            sign,
-        )
+            slopes = Slopes(upper, intercept, ambiguous, None)
+        else:
+            split = signs != 0
+            sign = signs.to(upper.dtype)
+            slopes = Slopes(
+                torch.where(split, sign.clamp_min(0.0), upper),
+                torch.where(split, 0.0, intercept),
+                ambiguous & ~split,
+                sign,
+            )
+        return slopes._under_planes() if planes else slopes
+
+    def _under_planes(self) -> Slopes:
+        """The same with planes in the place of the open neurons' upper lines."""
+        upper, intercept = (torch.where(self.free, 0.0, t) for t in (self.upper, self.intercept))
+        return replace(self, upper=upper, intercept=intercept, planes=self.free.to(upper.dtype))
 
     def fixed(self, alpha: Tensor) -> Tensor:
         """α with the stable and split neurons' slopes put in."""
@@ -219,8 +227,10 @@ class Slopes:
     def __getitem__(self, index: Tensor) -> Slopes:
         if len(self.upper) == 1:  # one row shared by all nodes
             return self
-        sign, lower, floor = (None if t is None else t[index] for t in (self.sign, self.lower, self.floor))
-        return Slopes(self.upper[index], self.intercept[index], self.free[index], sign, lower, floor)
+        rest = (self.sign, self.lower, self.floor, self.planes)
+        return Slopes(
+            self.upper[index], self.intercept[index], self.free[index], *(None if t is None else t[index] for t in rest)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +247,7 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
     """d(α, β, π), soundly when the form is rigorous: see `surebound.bounds.enclosure` for the error's derivation.
 
     Slopes and duals may come once for a group of consecutive nodes (rows over one box, say). Without `keep`, λ̄ and the
-    chosen slopes are dropped on the way.
+    chosen slopes are dropped on the way. Slopes with planes go with a form that has them (`FoldedForm.with_planes`).
     """
     n = len(start)
     alpha, beta, sign = duals.alpha, duals.beta, slopes.sign
@@ -266,7 +276,7 @@ def evaluate(form: Form, start: Rows, slopes: Slopes, duals: Duals, *, keep: boo
             held[:] += dot(positive(lam), abs(slopes.intercept[:, at])) + dot(positive(-lam), abs(slopes.floor[:, at]))
         if keep:
             chosen[k] = slope
-        return mu
+        return mu if slopes.planes is None else concat([mu, positive(lam) * slopes.planes[:, at]], 1)
 
     pulled = form.backward(-start.coefficients, activate, keep=keep)
     least = form.minimum.minimise(pulled.at_input)

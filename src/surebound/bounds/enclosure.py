@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from surebound.bounds.audit import auditor
 from surebound.bounds.rounding import HUGE, SLACK, TINY, Counts, U, gamma
-from surebound.network.arrays import flat, library, positive, retyped, zeros
+from surebound.network.arrays import down, flat, library, positive, retyped, up
 from surebound.network.graph import Input, Network, Pointwise, Relu
 from surebound.network.linear import size
 from surebound.network.op import Affine, absolute
@@ -122,7 +122,7 @@ class Enclosure:
         self.errors[i] = self.errors[i] * SLACK + TINY
         wide = ~(radius <= 0)
         where = library(centre).where
-        lower, upper = where(wide, _down(centre - radius), centre), where(wide, _up(centre + radius), centre)
+        lower, upper = where(wide, down(centre - radius), centre), where(wide, up(centre + radius), centre)
         self._append(lower, upper)
         if (audit := auditor()) is not None:
             audit.interval(self, i)
@@ -153,14 +153,6 @@ def _weights(op: Affine) -> list[Tensor]:
 
 def _maximum(a: Tensor, b: Tensor) -> Tensor:
     return library(a).maximum(a, b)
-
-
-def _down(x: Tensor) -> Tensor:
-    return library(x).nextafter(x, zeros(x) - inf)
-
-
-def _up(x: Tensor) -> Tensor:
-    return library(x).nextafter(x, zeros(x) + inf)
 
 
 def enclose(

@@ -10,8 +10,9 @@ is then one matrix product per layer. E_k bounds, per neuron and over the whole 
 folding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ from surebound.bounds.sparse import compressed, is_sparse
 from surebound.domain.balls import Balls
 from surebound.network.op import Affine
 from surebound.network.patch import SMALL, Patch, pull_patches
+
+if TYPE_CHECKING:
+    from surebound.bounds.planes import Planes
 
 PINNED = 1e-12  # an input whose interval is relatively narrower than this is fixed, and its width counted as error
 
@@ -69,7 +73,7 @@ class FoldedForm:
 
     @property
     def layers(self) -> tuple[slice, ...]:
-        return consecutive(len(block.bias) for block in self.blocks)
+        return consecutive(len(block.index) for block in self.blocks)
 
     @property
     def minimum(self) -> Minimum:
@@ -163,6 +167,25 @@ class FoldedForm:
             transposed=(),
         )
 
+    def with_planes(self, planes: "Sequence[Planes]") -> "FoldedForm":
+        """The form for bounds with planes, one for each neuron: those of a layer are further rows of its block.
+
+        A neuron whose plane a pass uses has μ̄ = 0, so that no sum has more terms than without planes.
+        """
+        blocks, reach = [], self.magnitudes()
+        for block, plane in zip(self.blocks, planes, strict=True):
+            count, size = len(block.index), plane.weight.abs() @ reach[: plane.weight.shape[1]]
+            error = gamma(count + self._later) * size + gamma(count + self._blocks) * plane.height.abs()
+            blocks.append(
+                replace(
+                    block,
+                    weight=torch.cat([block.weight, plane.weight]),
+                    bias=torch.cat([block.bias, plane.height]),
+                    error=torch.cat([block.error, error * SLACK + TINY]),
+                )
+            )
+        return replace(self, blocks=tuple(blocks), transposed=())
+
     @property
     def _blocks(self) -> int:
         """Additions of the blocks' constants: one for each layer of the network, and the row's own."""
@@ -185,9 +208,9 @@ class FoldedForm:
         for k in range(len(self.blocks) - 1, -1, -1):
             block = self.blocks[k]
             before = block.weight.shape[1]
-            if not len(block.bias):
+            if not len(block.index):
                 continue
-            mu = activate(k, lam[:, before : before + len(block.bias)])
+            mu = activate(k, lam[:, before : before + len(block.index)])
             constant -= mu @ block.bias
             sparse = self.transposed[k] if self.transposed else None
             if sparse is None:

@@ -30,7 +30,7 @@ else:
     torch = Lazy("torch")
 
 Activate = Callable[[int, "Tensor"], "Tensor"]
-"""(layer, λ̄_k or x̂_k: (rows, neurons of the layer)) -> μ̄_k or x_k, the same shape."""
+"""(layer, λ̄_k or x̂_k: (rows, neurons of the layer)) -> μ̄_k or x_k, the same shape; with planes, μ̄_k and then theirs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +96,11 @@ def consecutive(widths: Iterable[int]) -> tuple[slice, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The ambiguous neurons of one layer."""
+    """The ambiguous neurons of one layer; in a form with planes (`surebound.bounds.planes`), theirs come after them."""
 
-    weight: Tensor  # (ambiguous, columns before it)
-    bias: Tensor  # (ambiguous,)
-    error: Tensor  # (ambiguous,)
+    weight: Tensor  # (ambiguous, or twice as many, columns before it)
+    bias: Tensor  # (ambiguous, or twice as many)
+    error: Tensor  # (ambiguous, or twice as many)
     index: Tensor  # (ambiguous,) which neurons of the layer these are
     active: Tensor  # (neurons of the layer,) 1 for those that are the identity, 0 for these and the inactive ones
 

@@ -14,7 +14,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import Activate, Pulled, Rows, consecutive
 from surebound.bounds.minimum import BallMinimum, BoxMinimum, Minimum
 from surebound.bounds.rounding import DECIMAL, SLACK, TINY, gamma
-from surebound.network.arrays import Lazy, concat, flat, library, retyped, zeros
+from surebound.network.arrays import Lazy, concat, counting, flat, library, repeated, retyped, zeros
 from surebound.network.graph import Network, dot
 from surebound.network.linear import size
 
@@ -84,11 +84,11 @@ class GraphForm:
         if self.enclosure.balls is None:
             return BoxMinimum(self.box_lower, self.box_upper)
         balls = self.enclosure.balls.to(self.lower.dtype)
-        return BallMinimum(balls.map(lambda t: t[0] if len(t) == 1 else t.repeat_interleave(self.per_box, 0)))
+        return BallMinimum(balls.map(lambda t: t[0] if len(t) == 1 else repeated(t, self.per_box)))
 
     def _box(self, bound: Tensor) -> Tensor:
         box = retyped(flat(bound), self.lower.dtype)
-        return box[0] if len(box) == 1 else box.repeat_interleave(self.per_box, 0)
+        return box[0] if len(box) == 1 else repeated(box, self.per_box)
 
     def rows(self, on_output: Tensor, on_input: Tensor | None = None, constant: Tensor | None = None) -> Rows:
         """Rows over the target (for properties, the output) and the input; what they round off is in `start_error`."""
@@ -181,4 +181,4 @@ class GraphForm:
 
     @property
     def indices(self) -> tuple[Tensor, ...]:
-        return tuple(torch.arange(self.network.width(k), device=self.lower.device) for k in range(self.depth))
+        return tuple(counting(self.lower, self.network.width(k)) for k in range(self.depth))

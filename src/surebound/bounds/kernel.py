@@ -13,7 +13,7 @@ Everything here is float32 and decides nothing: what it finds are duals, for `Su
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from surebound.domain.balls import Balls
 
 if TYPE_CHECKING:
     from surebound.bounds.folded import FoldedForm
+    from surebound.bounds.planes import Planes
 
 COMPACT_AT = 0.75  # the share of nodes still going at which the others leave the batch
 
@@ -40,6 +41,8 @@ class Block:
     weight: Tensor  # (neurons of the layer, before)
     transposed: Tensor  # (before, neurons of the layer)
     bias: Tensor  # (neurons of the layer, 1)
+    plane: Tensor | None = None  # (neurons of the layer, before)  G of `surebound.bounds.planes`
+    plane_transposed: Tensor | None = None  # (before, neurons of the layer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,7 @@ class Kernel:
     centre: Tensor  # (inputs,)
     radius: Tensor  # (inputs,)
     balls: Balls | None = None  # the ball, in these units
+    height: Tensor | None = None  # (neurons, 1)  h of the planes, if there are any
 
     @staticmethod
     def of(form: "FoldedForm", sparse: Callable[[Tensor], bool] = is_sparse) -> "Kernel":
@@ -66,14 +70,19 @@ class Kernel:
             if not len(block.bias):
                 continue
             bias = (block.bias + block.weight[:, : form.inputs] @ centre).float()[:, None]
-            weight = _scaled(block.weight, radius)
-            transposed = weight.T.contiguous()
-            before = weight.shape[1]
-            if sparse(weight):
-                weight, transposed = compressed(weight), compressed(transposed)
-            blocks.append(Block(where, before, weight, transposed, bias))
+            blocks.append(Block(where, block.weight.shape[1], *_both_ways(block.weight, radius, sparse), bias))
         bias = torch.cat([centre.new_zeros(0, 1).float(), *(block.bias for block in blocks)]).T.contiguous()
         return Kernel(tuple(blocks), bias, centre.float(), radius.float(), balls)
+
+    def with_planes(self, planes: "Sequence[Planes]", sparse: Callable[[Tensor], bool] = is_sparse) -> "Kernel":
+        """The same with a plane above every open neuron in the place of its line."""
+        some = [plane for plane in planes if len(plane.height)]
+        blocks, heights = [], [self.bias.new_zeros(0, 1)]
+        for block, plane in zip(self.blocks, some, strict=True):
+            both = _both_ways(plane.weight, self.radius, sparse)
+            blocks.append(replace(block, plane=both[0], plane_transposed=both[1]))
+            heights.append((plane.height + plane.weight[:, : self.inputs] @ self.centre.double()).float()[:, None])
+        return replace(self, blocks=tuple(blocks), height=torch.cat(heights))
 
     @property
     def inputs(self) -> int:
@@ -131,7 +140,7 @@ class Kernel:
 
     def _begin(self, specification: Specification, relaxation: Relaxation, nodes: Splits, duals: Duals) -> "_Run":
         rows = KernelRows.of(self, specification)
-        problem = _Problem.of(relaxation, nodes)
+        problem = _Problem.of(relaxation, nodes, self.height)
         return _Run(self, rows, problem, problem.begin(rows, relaxation, duals))
 
 
@@ -139,6 +148,13 @@ def _scaled(weight: Tensor, radius: Tensor) -> Tensor:
     scaled = weight.clone()
     scaled[:, : len(radius)] *= radius
     return scaled.float()
+
+
+def _both_ways(weight: Tensor, radius: Tensor, sparse: Callable[[Tensor], bool]) -> tuple[Tensor, Tensor]:
+    """A matrix over columns in half widths, and its transpose."""
+    scaled = _scaled(weight, radius)
+    transposed = scaled.T.contiguous()
+    return (compressed(scaled), compressed(transposed)) if sparse(scaled) else (scaled, transposed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,23 +214,32 @@ class _Problem:
     intercept: Tensor  # (neurons, nodes | 1)  b̄, 0 on split neurons
     split: Tensor | None  # (most splits, nodes) int64: which neurons are split. A node with fewer splits than others
     sign: Tensor | None  # (most splits, nodes)  is filled up with a neuron that does not exist, and the sign 0
+    planes: Tensor | None  # (neurons, nodes | 1) 1 where a plane is the upper line: then ā is 0 and b̄ its height
 
     @staticmethod
-    def of(relaxation: Relaxation, nodes: Splits) -> "_Problem":
+    def of(relaxation: Relaxation, nodes: Splits, height: Tensor | None = None) -> "_Problem":
         upper, intercept = relaxation.upper_slope[:, None], relaxation.intercept[:, None]
-        if nodes.signs is None or not bool(nodes.signs.any()):
-            return _Problem(nodes.region, upper, intercept, None, None)
-        signs = nodes.signs.T
-        upper = torch.where(signs != 0, (signs > 0).float(), upper)
-        intercept = torch.where(signs != 0, 0.0, intercept)
-        return _Problem(nodes.region, upper, intercept, *_listed(nodes.signs))
+        free, split, sign = relaxation.ambiguous[:, None], None, None
+        if nodes.signs is not None and bool(nodes.signs.any()):
+            signs = nodes.signs.T
+            upper = torch.where(signs != 0, (signs > 0).float(), upper)
+            intercept = torch.where(signs != 0, 0.0, intercept)
+            free = free & (signs == 0)
+            split, sign = _listed(nodes.signs)
+        if height is None:
+            return _Problem(nodes.region, upper, intercept, split, sign, None)
+        upper, intercept = torch.where(free, 0.0, upper), torch.where(free, height, intercept)
+        return _Problem(nodes.region, upper, intercept, split, sign, free.float())
 
     def __getitem__(self, index: Tensor) -> "_Problem":
         """Some of the nodes."""
         split, sign = (None if t is None else t[:, index] for t in (self.split, self.sign))
         shared = self.upper.shape[1] == 1
-        upper, intercept = (t if shared else t[:, index] for t in (self.upper, self.intercept))
-        return _Problem(self.region[index], upper, intercept, split, sign)
+        upper, intercept, planes = (
+            t if t is None or shared else t[:, index] for t in (self.upper, self.intercept, self.planes)
+        )
+        assert upper is not None and intercept is not None
+        return _Problem(self.region[index], upper, intercept, split, sign, planes)
 
     def begin(self, rows: KernelRows, relaxation: Relaxation, duals: Duals) -> Duals:
         """The duals to start from: β of split neurons only, π over all rows. # (…, nodes) each"""
@@ -274,6 +299,7 @@ class _Run:
         self.lam, self.points = (kernel.bias.new_empty(kernel.inputs + neurons, count) for _ in range(2))
         # the slopes that the signs of λ̄ chose, and 1 where λ̄ > 0, then b̄ there
         self.chosen, self.offset = (kernel.bias.new_empty(neurons, count) for _ in range(2))
+        self.raised = None if problem.planes is None else torch.empty_like(self.offset)  # λ̄ where a plane takes it up
         # one row more: the neuron that does not exist, which `_Problem.split` may point to
         self.mu, self.xhat, self.push = (kernel.bias.new_zeros(neurons + 1, count) for _ in range(3))
         self.corner: Tensor | None = None  # (inputs, nodes) where −λ̄₀·z is least, over a ball
@@ -289,6 +315,8 @@ class _Run:
         some.first, some.second = (d.map(lambda t: t[:, index]) for d in (self.first, self.second))
         for mine, new in ((self.lam, some.lam), (self.chosen, some.chosen), (self.offset, some.offset)):
             new.copy_(mine[:, index])
+        if self.raised is not None and some.raised is not None:
+            some.raised.copy_(self.raised[:, index])
         some.corner = None if self.corner is None else self.corner[:, index]
         return some
 
@@ -316,6 +344,9 @@ class _Run:
             if problem.split is not None:
                 mu[at].add_(self.push[at])
             lam[: block.before].addmm_(block.transposed, mu[at])
+            if self.raised is not None and problem.planes is not None and block.plane_transposed is not None:
+                raised = torch.mul(positive, here, out=self.raised[at]).mul_(problem.planes[at])
+                lam[: block.before].addmm_(block.plane_transposed, raised)
         self.offset.mul_(problem.intercept)  # b̄ where λ̄ > 0
         at_input, at_neurons = lam[: kernel.inputs], lam[kernel.inputs :]
         if kernel.balls is None:
@@ -356,6 +387,8 @@ class _Run:
             xhat[at].add_(block.bias)
             after = points[kernel.inputs + at.start : kernel.inputs + at.stop]
             torch.addcmul(self.offset[at], self.chosen[at], xhat[at], out=after)
+            if self.raised is not None and block.plane is not None:
+                after.addcmul_(torch.mm(block.plane, points[: block.before]), (self.raised[at] > 0).float())
 
 
 def _mix_step(

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from surebound.bounds.around import Around
 from surebound.bounds.beta_crown import Ascent
+from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.result import LayerBounds
-from surebound.bounds.root import LayerBounding, bound_neurons, tighten_layers
+from surebound.bounds.root import bound_neurons, tighten_layers
 from surebound.bounds.zonotope import Forward
 from surebound.network.graph import Network
 

@@ -7,9 +7,10 @@ called before each operation; it raises when the time is up.
 
 from torch import Tensor
 
+from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.fixed import fixed_rows, graph_rows
-from surebound.bounds.root import LayerBounding, best_lower
+from surebound.bounds.root import best_lower
 from surebound.bounds.timed import Check, timed
 
 

@@ -1,8 +1,19 @@
 """Whether float32 here means float32: settings of torch and oneDNN allow products in bfloat16 or TF32 instead."""
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from surebound.network.arrays import Lazy
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch, F = Lazy("torch"), Lazy("torch.nn.functional")
 
 _CHANNELS = 32
 
@@ -10,6 +21,13 @@ _CHANNELS = 32
 def float32_is_kept(device: str = "cpu") -> bool:
     """Whether products on a device are float32."""
     return is_kept(torch.float32, device)
+
+
+def numpy_keeps_float32() -> bool:
+    """The same of NumPy's."""
+    unit = np.eye(_CHANNELS, dtype=np.float32)
+    drawn = np.random.default_rng(0).standard_normal((_CHANNELS, _CHANNELS), dtype=np.float32)
+    return np.array_equal(unit @ drawn, drawn) and np.array_equal(drawn @ unit, drawn)
 
 
 def is_kept(dtype: torch.dtype, device: str) -> bool:

@@ -8,13 +8,14 @@ float64 with its rounding error taken off. `tighten_layers` does the same on the
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Duals, Slopes, Specification, Splits, ascend, evaluate
+from surebound.bounds.beta_crown import Duals, Slopes, Specification, Splits, ascend, evaluate
+from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
@@ -29,29 +30,14 @@ from surebound.bounds.witness import LINES, NOBODY, Reason, Witness, on_grid
 from surebound.domain.balls import Balls
 from surebound.network.activation import Lines as Kind
 from surebound.network.conv import Conv
-from surebound.network.cost import products
+from surebound.network.cost import CHUNK_ELEMENTS, PASS_PRODUCTS, products
 from surebound.network.graph import Network, Neurons
 from surebound.network.linear import Linear, size
 from surebound.network.patch import local_order
 from surebound.network.transposed import ConvTranspose
 
-CHUNK_ELEMENTS = 2**24  # float64 numbers in the largest tensor of a chunk: 128 MiB
 PASS_ROWS = 256  # rows of a float32 pass over the network: few enough for the cache
 PASSES = 3  # for a neuron whose sign is open, at most: FastLin's, and two of CROWN
-PASS_PRODUCTS = 2**32  # multiply-adds of a float32 pass, or four times those of a float64 one: a fraction of a second
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerBounding:
-    """How intermediate bounds are computed."""
-
-    slopes: tuple[Kind, ...] = ("fastlin", "crown")  # the better of these for each neuron
-    ascent: Ascent | None = Ascent(iterations=5, lr=1.0)  # then α-CROWN where the sign is still open; None: not at all
-
-    @property
-    def fixed(self) -> Kind | None:
-        """The name of the slopes if they are the same for all rows."""
-        return self.slopes[0] if self.ascent is None and len(self.slopes) == 1 else None
 
 
 RowBounds = Callable[[FoldedForm, Rows], tuple[Tensor, Tensor, Reason]]

@@ -30,12 +30,13 @@ Deviations from DeepZ: l̂, û are intersected with the intervals of `Enclosure`
 and μ. There may be a limit on symbols: neurons with a smaller μ then have none, and their μ goes into e.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-
-import torch
-from torch import Tensor
+from math import inf
+from typing import TYPE_CHECKING
 
 from surebound.bounds.audit import ExactLines, auditor, exact, fixed_lines
 from surebound.bounds.enclosure import Enclosure
@@ -43,17 +44,33 @@ from surebound.bounds.form import consecutive
 from surebound.bounds.relaxation import relax, upper_intercept
 from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
 from surebound.bounds.timed import Check
-from surebound.bounds.witness import Ends
-from surebound.network.activation import Activation
+from surebound.network.activation import Activation, Ends
+from surebound.network.arrays import (
+    Precision,
+    concat,
+    counting,
+    double,
+    down,
+    flat,
+    joined,
+    library,
+    precision,
+    retyped,
+    up,
+    zeros,
+)
 from surebound.network.graph import Input, Network, Neurons, Pointwise
 from surebound.network.linear import size
 from surebound.network.op import Affine, absolute, cast
 
-_NEGLIGIBLE = {torch.float64: 1e-150, torch.float32: 1e-30}
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NEGLIGIBLE = {"float64": 1e-150, "float32": 1e-30}
 """A smaller μ (0 − 0 in max pooling, ± TINY) goes to the error instead of a generator of its own."""
-_GAMMA = {torch.float64: gamma, torch.float32: gamma32}
+_GAMMA = {"float64": gamma, "float32": gamma32}
 WEIGHT = 1  # rounding of a weight to the generators' type
-_LOST = {torch.float64: TINY, torch.float32: FLUSHED}
+_LOST = {"float64": TINY, "float32": FLUSHED}
 """What a product, a sum or a weight may lose by underflow."""
 
 
@@ -70,57 +87,56 @@ class Zonotope:
         """The generators, followed by zeros for those that came up elsewhere in the network."""
         if count == len(self.generators):
             return self.generators
-        missing = self.generators.new_zeros(count - len(self.generators), *self.centre.shape)
-        return torch.cat([self.generators, missing])
+        missing = zeros(self.generators, count - len(self.generators), *self.centre.shape)
+        return concat([self.generators, missing], 0)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         """c ∓ (ρ + e), rounded outward; infinite where numbers are not finite. # (boxes, *shape) each"""
         radius = (self.spread + self.error) * (1.0 + 4 * U)
-        infinity = radius.new_tensor(torch.inf)
-        lower, upper = torch.nextafter(self.centre - radius, -infinity), torch.nextafter(self.centre + radius, infinity)
-        return torch.where(lower > -infinity, lower, -infinity), torch.where(upper < infinity, upper, infinity)
+        lower, upper, where = down(self.centre - radius), up(self.centre + radius), library(radius).where
+        return where(lower > -inf, lower, -inf), where(upper < inf, upper, inf)
 
 
 def spread_of(generators: Tensor) -> Tensor:
     """ρ ≥ Σ_i |g_i|. # (generators, boxes, *shape) -> (boxes, *shape) float64"""
-    count, dtype = len(generators), generators.dtype
-    return generators.abs().sum(0).double() * (1.0 + _GAMMA[dtype](count + 4)) + count * _LOST[dtype]
+    count, dtype = len(generators), precision(generators)
+    return double(abs(generators).sum(0)) * (1.0 + _GAMMA[dtype](count + 4)) + count * _LOST[dtype]
 
 
-def box_zonotope(lower: Tensor, upper: Tensor, dtype: torch.dtype) -> tuple[Zonotope, Tensor]:
+def box_zonotope(lower: Tensor, upper: Tensor, dtype: Precision) -> tuple[Zonotope, Tensor]:
     """Boxes, with one generator for each element that varies in any of them, and which elements these are.
 
     # (boxes, *shape) each -> generators in `dtype`, (generators,) int64
     """
     centre = (lower + upper) / 2
-    radius = torch.maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
-    varying = torch.nonzero((lower < upper).flatten(1).any(0)).flatten()
-    generators = centre.new_zeros(len(varying), *centre.flatten(1).shape, dtype=dtype)
-    own = torch.arange(len(varying), device=varying.device)
-    generators[own, :, varying] = radius.flatten(1)[:, varying].T.to(dtype)
+    lib = library(centre)
+    radius = lib.maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
+    varying = lib.argwhere(flat(lower < upper).any(0))[:, 0]
+    generators = zeros(retyped(centre, dtype), len(varying), *flat(centre).shape)
+    generators[counting(centre, len(varying)), :, varying] = retyped(flat(radius)[:, varying].T, dtype)
     generators = generators.reshape(len(varying), *centre.shape)
-    error = torch.zeros_like(centre) if dtype == centre.dtype else _GAMMA[dtype](1) * radius + _LOST[dtype]
+    error = lib.zeros_like(centre) if dtype == "float64" else _GAMMA[dtype](1) * radius + _LOST[dtype]
     return Zonotope(centre, generators, error, spread_of(generators)), varying
 
 
 def affine(op: Affine, thin: Affine, operands: Sequence[Zonotope]) -> Zonotope:
     """A v + b for one zonotope v per input of the op; `thin` is the op in the generators' type."""
     count, bold, n = max(len(z.generators) for z in operands), absolute(op), op.roundings
-    dtype = operands[0].generators.dtype
+    dtype = precision(operands[0].generators)
     centre = op.apply(*(z.centre for z in operands))
-    moved = thin.apply(*(z.padded(count).flatten(0, 1) for z in operands))
-    generators = moved.unflatten(0, (count, len(centre)))
+    moved = thin.apply(*(joined(z.padded(count)) for z in operands))
+    generators = moved.reshape(count, *centre.shape)
     if n:
         own, theirs = gamma(n) * SLACK, _GAMMA[dtype](n + WEIGHT) * SLACK
-        error = bold.apply(*(z.error + own * z.centre.abs() + theirs * z.spread for z in operands))
-        total = torch.stack([z.spread.flatten(1).sum(1) for z in operands]).sum(0)
+        error = bold.apply(*(z.error + own * abs(z.centre) + theirs * z.spread for z in operands))
+        total = concat([flat(z.spread) for z in operands], 1).sum(1)
         lost = _LOST[dtype] * (2 * (n + 2) * count + 2 * total)  # of products and sums; by weights
         error = error * (1.0 + gamma(n + 4)) + lost.reshape(-1, *(1 for _ in op.shape)) + TINY
     else:
         error = bold.apply(*(z.error for z in operands))
     if op.bias is not None:
         centre = centre + op.bias
-        error = (error + U * SLACK * centre.abs()) * (1.0 + 4 * U) + TINY
+        error = (error + U * SLACK * abs(centre)) * (1.0 + 4 * U) + TINY
     return Zonotope(centre, generators, error, spread_of(generators))
 
 
@@ -142,8 +158,8 @@ def relu(z: Zonotope, lower: Tensor, upper: Tensor, count: int, most: int | None
     # lower, upper: (boxes, *shape)
     """
     line = relax(lower, upper)
-    slope = line.upper_slope.to(z.generators.dtype)
-    mu = torch.where(line.ambiguous, upper_intercept(slope.double(), lower, upper) / 2, 0.0)
+    slope = retyped(line.upper_slope, z.generators.dtype)
+    mu = library(lower).where(line.ambiguous, upper_intercept(double(slope), lower, upper) / 2, 0.0)
     return _through(z, _Band(slope, mu, mu, line.ambiguous), count, most)
 
 
@@ -151,29 +167,30 @@ def pointwise(
     z: Zonotope, function: Activation, lower: Tensor, upper: Tensor, count: int, most: int | None = None
 ) -> Zonotope:
     """The same for any other activation: f(x̂) − λ x̂ lies between its extremes, whatever λ is."""
-    slope = function.chord(lower, upper).to(z.generators.dtype)
-    least, greatest = function.extremes(slope.double(), lower, upper)
+    slope = retyped(function.chord(lower, upper), z.generators.dtype)
+    least, greatest = function.extremes(double(slope), lower, upper)
     middle = least / 2 + greatest / 2
-    half = torch.maximum(greatest - middle, middle - least) * (1.0 + 4 * U) + TINY
-    return _through(z, _Band(slope, middle, half, torch.ones_like(half, dtype=torch.bool)), count, most)
+    half = library(middle).maximum(greatest - middle, middle - least) * (1.0 + 4 * U) + TINY
+    return _through(z, _Band(slope, middle, half, zeros(half, *half.shape) == 0), count, most)
 
 
 def _through(z: Zonotope, band: _Band, count: int, most: int | None) -> Zonotope:
-    dtype, slope, lam, mu = z.generators.dtype, band.slope, band.slope.double(), band.half
-    bold = lam.abs()
+    dtype, slope, lam, mu = precision(z.generators), band.slope, double(band.slope), band.half
+    bold = abs(lam)
     fresh, slot, new = _slots(mu, mu > _NEGLIGIBLE[dtype], most)
-    generators = z.generators.new_zeros(count + new, *z.centre.shape)
-    torch.mul(z.generators, slope, out=generators[: len(z.generators)])
-    box, element = torch.nonzero(fresh.flatten(1), as_tuple=True)
-    generators.flatten(2)[count + slot[box, element], box, element] = mu.flatten(1)[box, element].to(dtype)
+    before, shape, lib = len(z.generators), flat(z.centre).shape, library(slope)
+    generators = zeros(z.generators, count + new, *shape)
+    lib.multiply(z.generators.reshape(before, *shape), flat(slope), out=generators[:before])
+    box, element = lib.argwhere(flat(fresh)).T
+    generators[count + slot[box, element], box, element] = retyped(flat(mu)[box, element], dtype)
     error, spread = bold * z.error, bold * z.spread + mu
-    rounded = 4 * U * (error + SLACK * (bold * z.centre.abs() + band.middle.abs())) + torch.where(fresh, 0.0, mu)
+    rounded = 4 * U * (error + SLACK * (bold * abs(z.centre) + abs(band.middle))) + lib.where(fresh, 0.0, mu)
     rounded = rounded + _GAMMA[dtype](1) * SLACK * spread + 2 * count * _LOST[dtype] + TINY
     return Zonotope(
         lam * z.centre + band.middle,
-        generators,
-        torch.where(band.inexact, error + rounded, error),
-        torch.where(band.inexact, spread * (1.0 + _GAMMA[dtype](4)) + count * _LOST[dtype], spread),
+        generators.reshape(count + new, *z.centre.shape),
+        lib.where(band.inexact, error + rounded, error),
+        lib.where(band.inexact, spread * (1.0 + _GAMMA[dtype](4)) + count * _LOST[dtype], spread),
     )
 
 
@@ -182,13 +199,14 @@ def _slots(mu: Tensor, fresh: Tensor, most: int | None) -> tuple[Tensor, Tensor,
 
     # (boxes, *shape) twice -> (boxes, *shape) bool, (boxes, neurons)
     """
-    flat = fresh.flatten(1)
-    count = int(flat.sum(1).max())
+    wanted, lib = flat(fresh), library(fresh)
+    count = int(wanted.sum(1).max())
     if most is not None and count > most:
-        order = torch.where(flat, mu.flatten(1), -1.0).argsort(1, descending=True)[:, :most]
-        flat = torch.zeros_like(flat).scatter_(1, order, True) & flat
-        count = most
-    return flat.reshape(fresh.shape), flat.cumsum(1) - 1, count
+        order = lib.argsort(lib.where(wanted, -flat(mu), 1.0), 1)[:, :most]
+        chosen = lib.zeros_like(wanted)
+        chosen[counting(wanted, len(wanted))[:, None], order] = True
+        wanted, count = wanted & chosen, most
+    return wanted.reshape(fresh.shape), wanted.cumsum(1) - 1, count
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +223,7 @@ class Forward:
     """Bounds all layers of a network, with generators of some type."""
 
     network: Network  # float64
-    dtype: torch.dtype = torch.float64
+    dtype: Precision = "float64"
     most: int | None = None  # symbols that a box may have
     check: Check = lambda: None  # called before each operation; raises when the time is up
 
@@ -245,7 +263,7 @@ class Forward:
                     enclosure.tighten(i, *(t[:, places[k]].reshape(enclosure.lower[i].shape) for t in known))
             if i in layers or i == until:
                 enclosure.tighten(i, *self._audited(enclosure, i, values[i]))
-                moved[i] = values[i].generators[: len(varying)].flatten(2)
+                moved[i] = values[i].generators[: len(varying)].reshape(len(varying), *flat(values[i].centre).shape)
             for j in {j for j in node.inputs if network.last_use[j] == i}:
                 del values[j]
         return Pushed(varying, [moved[before] for before in layers], count)
@@ -264,7 +282,7 @@ class Forward:
                 audit.neuron_bounds(
                     enclosure,
                     node,
-                    torch.arange(size(self.network.nodes[node].shape), device=self.network.device),
+                    counting(lower, size(self.network.nodes[node].shape)),
                     partial(self._lines, enclosure, box),
                     (lower[box].flatten(), upper[box].flatten()),
                     box,
@@ -276,8 +294,8 @@ class Forward:
         lower, upper = (end[box] for end in enclosure.layer(k))
         function = self.network.functions[k]
         if function is not None:
-            slope = function.chord(lower, upper).to(self.dtype).double()
+            slope = double(retyped(function.chord(lower, upper), self.dtype))
             floor, ceiling = map(exact, function.extremes(slope, lower, upper))
             return ExactLines(exact(slope), exact(slope), ceiling, 0 * ceiling, floor)
-        slope = relax(lower, upper).upper_slope.to(self.dtype).double()
+        slope = double(retyped(relax(lower, upper).upper_slope, self.dtype))
         return fixed_lines(slope, slope, lower[None], upper[None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
@@ -38,10 +39,12 @@ from surebound.errors import OutOfTimeError, UsageError, visible
 from surebound.limits import Deadline
 from surebound.memory import keep_memory
 from surebound.verdict import Status, Verdict
+from surebound.verify import FEW_INPUTS
 from surebound.verify.clock import Clock
 
 if TYPE_CHECKING:
     from surebound.problem import Counterexample, Ports, Property
+    from surebound.verify.begun import Begun
 
 _WORKERS = (
     "processes with one thread each, which share a search that takes longer; auto: one for each processor, if a trial "
@@ -86,6 +89,8 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     announce_threads(_threads(args))
+    # The first attempt's products are small: a second thread would mostly wait, and keep torch from being loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     net, problem = check_network(args.net), check_property(args.property)
     files = output_files(keep=(net, problem), counterexample=args.counterexample, proof=args.proof, json=args.json)
     _check_format(args)
@@ -195,17 +200,22 @@ class _Work:
             keep_memory()
             for library in ("numpy.random", "onnx", "onnxruntime"):  # all that the first attempt takes
                 import_module(library)
-            preload()
+            first = args.proof is None and args.search == "default"
+            bisect = first and args.branching in ("auto", "input") and problem.varying <= FEW_INPUTS
+            if not bisect:
+                preload()
             from surebound.load.onnx import read_model
 
             model = read_model(args.net, inputs=problem.inputs, deadline=self._deadline(f"reading '{args.net}'"))
-        if args.proof is None and args.search == "default":
+        begun: Begun | None = None
+        if first:
             from surebound.verify.first import first_attempt
 
             self.doing = "verifying"
-            verdict = first_attempt(model, problem, self.clock, seed=args.seed)
-            if verdict is not None:
-                return verdict
+            found = first_attempt(model, problem, self.clock, seed=args.seed, bisect=bisect, slow=preload)
+            if isinstance(found, Verdict):
+                return found
+            begun = found
         self.doing = "importing torch"
         with self.clock.phase("import"), uncollected():
             quick_import()
@@ -237,7 +247,7 @@ class _Work:
 
             check_sayable(args.net, problem)
             options = replace(options, strategy=replace(options.strategy, input_limit=-1))  # neurons are split
-        return verify(model, problem, options, clock=self.clock)
+        return verify(model, problem, options, clock=self.clock, begun=begun)
 
     def _deadline(self, doing: str) -> Deadline:
         self.doing = doing

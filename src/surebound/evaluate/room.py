@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from surebound.bounds.root import CHUNK_ELEMENTS
 from surebound.errors import UsageError
 from surebound.memory import available
-from surebound.network.cost import products
+from surebound.network.cost import CHUNK_ELEMENTS, products
 from surebound.network.graph import Network
 from surebound.network.linear import size
 

@@ -5,7 +5,7 @@ what only moves numbers is run on positions, what computes is looked up in a tab
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.load.agreement import check_agreement
-from surebound.load.algebra import Data
+from surebound.load.algebra import Algebra, Data
 from surebound.load.ends import begin, end
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Values, shape_of
@@ -51,13 +51,13 @@ def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = Tr
 
 
 def _read(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
-    frozen = copy.deepcopy(module).cpu().eval()
+    frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     name = type(module).__name__
     try:
         traced = fx.symbolic_trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)
     except Exception as error:  # forward may raise anything when it meets a proxy
         raise NetworkError(f"module {name} cannot be traced by torch.fx: {error}") from error
-    return _Interpreter(traced, shapes, name).read()
+    return Interpreter(traced, shapes, name).read()
 
 
 def _shapes(input_shape: InputShape) -> list[Shape]:
@@ -89,31 +89,49 @@ def _outputs(module: nn.Module, inputs: Sequence[Tensor], shapes: Sequence[Shape
     return found.flatten(1) if isinstance(found, Tensor) else torch.cat([y.flatten(1) for y in found], 1)
 
 
-class _Interpreter:
-    """Walks the trace once; every value is a `Data`, a tensor of constants, or plain Python."""
+class Interpreter:
+    """Walks the trace once; every value is a `Data`, a tensor of constants, or plain Python.
 
-    def __init__(self, traced: fx.GraphModule, shapes: Sequence[Shape], name: str) -> None:
+    `modules` and `functions` are what is done with calls beside, or instead of, what the tables say.
+    """
+
+    def __init__(
+        self,
+        traced: fx.GraphModule,
+        shapes: Sequence[Shape],
+        name: str,
+        *,
+        modules: Mapping[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {},
+        functions: Mapping[str, Callable[..., Any]] = {},
+    ) -> None:
         self._traced, self._name = traced, name
         self._modules = dict(traced.named_modules())
-        self._algebra, self._inputs = begin([(1, *shape) for shape in shapes])
+        self._handlers = {**MODULES, **modules}
+        self._functions, self._methods = {**FUNCTIONS, **functions}, {**METHODS, **functions}
+        self.algebra, self._inputs = begin([(1, *shape) for shape in shapes])
         self._values: dict[fx.Node, Any] = {}
 
     def read(self) -> tuple[Network, Ports]:
         """The network of the trace, and its inputs and outputs."""
+        results = self.results()
+        sources = [n for n in self._traced.graph.nodes if n.op == "placeholder"]
+        inputs = tuple(Port(n.name, x.shape) for n, x in zip(sources, self._inputs, strict=True))
+        outputs = tuple(Port(f"output {i}", y.shape) for i, y in enumerate(results))
+        return self.algebra.builder.build(end(self.algebra, results)), Ports(inputs, outputs)
+
+    def results(self) -> list[Data]:
+        """What the trace returns, in the network under construction."""
         sources = [n for n in self._traced.graph.nodes if n.op == "placeholder"]
         if len(sources) != len(self._inputs):
             wanted = "one" if len(self._inputs) == 1 else f"{len(self._inputs)}, as input_shape has shapes"
             raise NetworkError(f"module {self._name} has {len(sources)} inputs; expected {wanted}")
         self._values.update(zip(sources, self._inputs, strict=True))
         for node in self._traced.graph.nodes:
-            self._algebra.builder.name = node.name
+            self.algebra.builder.name = node.name
             if node.op == "get_attr":
                 self._values[node] = _attribute(self._traced, str(node.target))
             elif node.op == "output":
-                results = self._results(self._resolve(node.args[0]))
-                inputs = tuple(Port(n.name, x.shape) for n, x in zip(sources, self._inputs, strict=True))
-                outputs = tuple(Port(f"output {i}", y.shape) for i, y in enumerate(results))
-                return self._algebra.builder.build(end(self._algebra, results)), Ports(inputs, outputs)
+                return self._results(self._resolve(node.args[0]))
             elif node.op != "placeholder":
                 self._values[node] = self._evaluate(node)
         raise NetworkError(f"module {self._name} returns nothing; expected a tensor")
@@ -146,11 +164,11 @@ class _Interpreter:
         target = node.target
         if node.op == "call_module":
             module = self._modules[str(target)]
-            handler = MODULES.get(type(module))
+            handler = self._handlers.get(type(module))
             if handler is None:
-                known = ", ".join(sorted(m.__name__ for m in MODULES))
+                known = ", ".join(sorted(m.__name__ for m in self._handlers))
                 raise UnsupportedOpError(f"this module is not supported; expected one of {known}")
-            return handler(self._algebra, module, args[0])
+            return handler(self.algebra, module, args[0])
         name = _label(target)
         if (not _has_data(args) and not _has_data(kwargs)) or (name == "getitem" and not isinstance(args[0], Data)):
             return _plain(node, args, kwargs)
@@ -161,12 +179,12 @@ class _Interpreter:
             return _property(args[0], args[1])
         if name in MOVES and isinstance(args[0], Data):
             return self._move(node, args, kwargs)
-        table: Values = METHODS if node.op == "call_method" else FUNCTIONS
+        table: Values = self._methods if node.op == "call_method" else self._functions
         handler = table.get(name)
         if handler is None:
             known = ", ".join(sorted({*FUNCTIONS, *MOVES}))
             raise UnsupportedOpError(f"this call is not supported; expected one of {known}")
-        return handler(self._algebra, *args, **kwargs)
+        return handler(self.algebra, *args, **kwargs)
 
     def _move(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The call run on the positions of its first argument."""
@@ -179,7 +197,7 @@ class _Interpreter:
 
     def _wrap(self, x: Data, moved: Any) -> Any:
         if isinstance(moved, Tensor):
-            return self._algebra.move(x, lambda _: moved.numpy())
+            return self.algebra.move(x, lambda _: moved.numpy())
         return type(moved)(self._wrap(x, m) for m in moved)
 
 
@@ -208,7 +226,7 @@ def _attribute(root: nn.Module, path: str) -> Any:
     value: Any = root
     for part in path.split("."):
         value = getattr(value, part)
-    return value.detach() if isinstance(value, Tensor) else value
+    return value
 
 
 def _has_data(value: Any) -> bool:

@@ -141,15 +141,18 @@ class Activation:
     def lines(self, lower: Tensor, upper: Tensor, kind: Lines = "crown") -> Line:
         """Two lines over [lower, upper]: flat with "interval", parallel to the chord with "fastlin", and with "crown"
         those that leave the least area, which touch the convex and the concave envelope in the middle."""
+        below, above = self.slopes(lower, upper, kind)
+        floor, ceiling = self.least(below, lower, upper)[0], self.greatest(above, lower, upper)[0]
+        return Line(below=below, floor=floor, above=above, ceiling=ceiling)
+
+    def slopes(self, lower: Tensor, upper: Tensor, kind: Lines) -> Ends:
+        """The slopes of the two lines, chosen without proof."""
         lib = library(lower)
         finite = lib.isfinite(lower) & lib.isfinite(upper)
         low, high = lib.where(finite, lower, 0.0), lib.where(finite, upper, 0.0)
         if kind == "interval":
-            below = above = zeros(low, *low.shape)
-        else:
-            below, above = (self.chord(low, high),) * 2 if kind == "fastlin" else self._envelopes(low, high)
-        floor, ceiling = self.least(below, lower, upper)[0], self.greatest(above, lower, upper)[0]
-        return Line(below=below, floor=floor, above=above, ceiling=ceiling)
+            return (zeros(low, *low.shape),) * 2
+        return (self.chord(low, high),) * 2 if kind == "fastlin" else self._envelopes(low, high)
 
     def chord(self, lower: Tensor, upper: Tensor) -> Tensor:
         """The slope of the chord over [lower, upper], about; 0 where that is infinite."""

@@ -1,6 +1,6 @@
 """Named architectures: `architecture("conv-2-255", in_shape=(3, 32, 32), classes=10, mean=…, std=…)`.
 
-Each is a plain `torch.nn.Sequential` whose first layer normalises pixels, so that attacks and boxes live in pixel space
+Each is a `torch.nn.Sequential` whose first layer normalises pixels, so that attacks and boxes live in pixel space
 [0, 1]. Weights and biases start from U(±1/√fan_in); batch norms from the identity.
 """
 
@@ -23,6 +23,7 @@ ARCHITECTURES: Registry[Factory] = Registry(
         "conv-2-255": f"{__name__}:conv_2_255",
         "conv-8-255": f"{__name__}:conv_8_255",
         "cnn7": f"{__name__}:cnn7",
+        "resnet-small": f"{__name__}:resnet_small",
         "conv-small": f"{__name__}:conv_small",
         "fc-small": f"{__name__}:fc_small",
     },
@@ -44,6 +45,27 @@ class Normalise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """# (batch, channels, height, width)"""
         return (x - self.mean) / self.std
+
+
+class Residual(nn.Module):
+    """relu(conv(relu(conv(x))) + x), batch norms after the convolutions; where the shapes differ, a convolution of one
+    pixel takes x to the other shape (He et al. 2016)."""
+
+    def __init__(self, channels: int, out: int, stride: int = 1, *, norm: bool = True) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(channels, out, 3, stride, 1), *_norms(out, norm))
+        self.second = nn.Sequential(nn.Conv2d(out, out, 3, 1, 1), *_norms(out, norm))
+        same = stride == 1 and channels == out
+        shortcut = [] if same else [nn.Conv2d(channels, out, 1, stride), *_norms(out, norm)]
+        self.shortcut = nn.Sequential(*shortcut)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """# (batch, channels, height, width)"""
+        return torch.relu(self.second(torch.relu(self.first(x))) + self.shortcut(x))
+
+
+def _norms(channels: int, norm: bool) -> list[nn.Module]:
+    return [nn.BatchNorm2d(channels)] if norm else []
 
 
 def architecture(
@@ -92,6 +114,17 @@ def cnn7(in_shape: Shape, classes: int) -> Layers:
     convs, flat = _convolutions(in_shape, sizes, norm=True)
     head = [nn.Linear(flat, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, classes)]
     return [*convs, nn.Flatten(), *head]
+
+
+def resnet_small(in_shape: Shape, classes: int) -> Layers:
+    """A residual network that two cores train: blocks of 16, 32 and 64 channels with batch norms, and two matrices."""
+    channels, height, width = in_shape
+    if min(height, width) < 4:
+        raise UsageError(f"images of shape {list(in_shape)} are too small for this architecture")
+    stem = [nn.Conv2d(channels, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU()]
+    blocks = [Residual(16, 16), Residual(16, 32, 2), Residual(32, 64, 2)]
+    flat = 64 * -(-height // 8) * -(-width // 8)
+    return [*stem, *blocks, nn.Flatten(), nn.Linear(flat, 100), nn.ReLU(), nn.Linear(100, classes)]
 
 
 def conv_small(in_shape: Shape, classes: int) -> Layers:

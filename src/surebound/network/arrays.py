@@ -10,7 +10,7 @@ import sys
 from contextlib import AbstractContextManager
 from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+
+Precision = Literal["float32", "float64"]
+"""The types of numbers that networks are computed in, as both libraries call them."""
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -41,26 +44,35 @@ class Library(Protocol):
 
     def amax(self, x: "Tensor", axis: int) -> "Tensor": ...
     def amin(self, x: "Tensor", axis: int) -> "Tensor": ...
+    def argsort(self, x: "Tensor", axis: int) -> "Tensor": ...
     def argwhere(self, x: "Tensor") -> "Tensor": ...
     def bincount(self, x: "Tensor") -> "Tensor": ...
     def broadcast_to(self, x: "Tensor", shape: tuple[int, ...]) -> "Tensor": ...
     def clip(self, x: "Tensor", low: float, high: float) -> "Tensor": ...
+    def einsum(self, subscripts: str, *xs: "Tensor") -> "Tensor": ...
     def exp(self, x: "Tensor") -> "Tensor": ...
     def expm1(self, x: "Tensor") -> "Tensor": ...
     def isfinite(self, x: "Tensor") -> "Tensor": ...
     def log1p(self, x: "Tensor") -> "Tensor": ...
     def maximum(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
     def minimum(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
+    def multiply(self, a: "Tensor", b: "Tensor", *, out: "Tensor") -> "Tensor": ...
     def nan_to_num(self, x: "Tensor", *, nan: float, posinf: float, neginf: float) -> "Tensor": ...
     def nextafter(self, a: "Tensor", b: "Tensor") -> "Tensor": ...
     def sign(self, x: "Tensor") -> "Tensor": ...
     def tanh(self, x: "Tensor") -> "Tensor": ...
     def where(self, condition: "Tensor", a: "Tensor | float", b: "Tensor | float") -> "Tensor": ...
+    def zeros_like(self, x: "Tensor") -> "Tensor": ...
 
 
 def is_array(x: object) -> bool:
     """Whether x is an array of either library."""
     return isinstance(x, np.ndarray) or ("torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor))
+
+
+def is_float(x: "Tensor") -> bool:
+    """Whether its numbers are of a floating-point type."""
+    return x.dtype.kind == "f" if isinstance(x, np.ndarray) else x.is_floating_point()
 
 
 def library(x: object) -> Library:
@@ -119,8 +131,40 @@ def spread(x: "Tensor", shape: tuple[int, ...]) -> "Tensor":
 
 
 def retyped(x: "Tensor", dtype: Any) -> "Tensor":
-    """x with numbers of another type of its library."""
-    return x.astype(dtype, copy=False) if isinstance(x, np.ndarray) else x.to(dtype)
+    """x with numbers of another type, one of its library's or a `Precision`."""
+    if isinstance(x, np.ndarray):
+        return x.astype(dtype, copy=False)
+    return x.to(getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype)
+
+
+def precision(x: "Tensor") -> Precision:
+    """What type its numbers are of."""
+    return "float64" if x.dtype == library(x).float64 else "float32"
+
+
+def double(x: "Tensor") -> "Tensor":
+    """x in float64."""
+    return retyped(x, "float64")
+
+
+def repeated(x: "Tensor", times: int) -> "Tensor":
+    """Every row so many times in a row."""
+    return np.repeat(x, times, axis=0) if isinstance(x, np.ndarray) else x.repeat_interleave(times, dim=0)
+
+
+def alike(x: "NDArray[Any]", other: "Tensor") -> "Tensor":
+    """The array x as one of the library, and on the device, of another."""
+    return x if isinstance(other, np.ndarray) else tensor(x, str(other.device))
+
+
+def down(x: "Tensor") -> "Tensor":
+    """The next smaller numbers."""
+    return library(x).nextafter(x, zeros(x) - math.inf)
+
+
+def up(x: "Tensor") -> "Tensor":
+    """The next larger numbers."""
+    return library(x).nextafter(x, zeros(x) + math.inf)
 
 
 def no_gradients(x: "Tensor") -> AbstractContextManager[None]:

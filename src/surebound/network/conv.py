@@ -77,15 +77,20 @@ class Conv:
         return max(out // self.groups, per_group) * prod(self.weight.shape[2:]) + 2
 
     def apply(self, x: Tensor) -> Tensor:
-        if isinstance(x, np.ndarray):
-            return convolved(self, windows(self), x)
+        return convolved(self, windows(self), x) if isinstance(x, np.ndarray) else self._torch(x, None)
+
+    def value(self, x: Tensor) -> Tensor:
+        """A x + b, of tensors."""
+        return self._torch(x, None if self.bias is None else self.bias.reshape(-1))
+
+    def _torch(self, x: Tensor, bias: Tensor | None) -> Tensor:
         conv: Callable[..., Tensor] = getattr(F, _CONV[self.weight.ndim])
-        return conv(x, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
+        return conv(x, self.weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
         if isinstance(g, np.ndarray):
             return (transposed(self, windows(self), g),)
-        if self._has_phases and g.dtype == library(g).float32:
+        if self._has_phases and g.dtype == library(g).float32 and g.is_contiguous():  # training's are channels last
             (height, width), (top, left) = self.in_shape[1:], self.padding
             y = self._by_phases(g)[:, :, top : top + height, left : left + width]
             return (F.pad(y, (0, width - y.shape[3], 0, height - y.shape[2])),)

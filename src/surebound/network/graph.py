@@ -15,7 +15,8 @@ import numpy as np
 
 from surebound.network.activation import Activation as Function
 from surebound.network.arrays import flat, library, positive, spread, tensor, zeros
-from surebound.network.linear import size
+from surebound.network.conv import Conv
+from surebound.network.linear import Linear, size
 from surebound.network.op import Affine, Shape, cast, tensors
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class Network:
 
     def to(self, dtype: torch.dtype) -> Network:
         """The same network with its weights in another precision."""
-        return self._with(lambda op: cast(op, dtype))
+        return self.map(lambda op: cast(op, dtype))
 
     def single(self) -> Network:
         """The same network with its weights in float32."""
@@ -158,13 +159,14 @@ class Network:
         """The same network over torch's tensors on a device, which share the numbers if they are there."""
         if not self.numpy and self.device == device:
             return self
-        return replace(self._with(lambda op: tensors(op, device)), numpy=False, device=device)
+        return replace(self.map(lambda op: tensors(op, device)), numpy=False, device=device)
 
     def array(self, x: NDArray[Any]) -> Tensor:
         """x as an array of the kind that the network holds, where it is."""
         return x if self.numpy else tensor(x, self.device)  # type: ignore[return-value]
 
-    def _with(self, change: Callable[[Affine], Affine]) -> Network:
+    def map(self, change: Callable[[Affine], Affine]) -> Network:
+        """The same network with other affine operations in place of its own."""
         nodes = (n if isinstance(n.op, Neurons | Input) else Node(change(n.op), n.inputs, n.name) for n in self.nodes)
         return replace(self, nodes=tuple(nodes))
 
@@ -172,17 +174,16 @@ class Network:
         """f(x). # (batch, *input_shape) -> (batch, *output_shape)"""
         return self.trace(x, self.activate)
 
-    def trace(self, x: Tensor, activate: Activation) -> Tensor:
-        """A forward pass with x_k = activate(k, x̂_k) in place of each activation."""
-        values: dict[int, Tensor] = {0: x}
-        for i, node in enumerate(self.nodes[1:], start=1):
+    def trace(self, x: Tensor, activate: Activation, start: int = 0) -> Tensor:
+        """A forward pass from the node `start` with x_k = activate(k, x̂_k) in place of each activation."""
+        values: dict[int, Tensor] = {start: x}
+        for i, node in enumerate(self.nodes[start + 1 :], start=start + 1):
             op = node.op
             if isinstance(op, Neurons):
                 values[i] = activate(self.layer_of[i], values[node.inputs[0]])
             elif not isinstance(op, Input):
-                y = op.apply(*(values[j] for j in node.inputs))
-                values[i] = y if op.bias is None else y + op.bias
-            for j in {0, *node.inputs}:
+                values[i] = value(op, *(values[j] for j in node.inputs))
+            for j in {start, *node.inputs}:
                 if self.last_use[j] <= i:
                     values.pop(j, None)
         return values[self.output]
@@ -222,6 +223,14 @@ class Network:
         if at_input is None:
             at_input = zeros(sample, len(sample), *self.input_shape)
         return at_input, constant, error
+
+
+def value(op: Affine, *xs: Tensor) -> Tensor:
+    """A x + b."""
+    if isinstance(op, Conv | Linear) and not isinstance(xs[0], np.ndarray):
+        return op.value(*xs)  # torch adds b in the same pass
+    y = op.apply(*xs)
+    return y if op.bias is None else y + op.bias
 
 
 def dot(c: Tensor, v: Tensor) -> Tensor:

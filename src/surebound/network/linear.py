@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
+from surebound.network.arrays import Lazy
 from surebound.network.op import Shape
 
 if TYPE_CHECKING:
+    import torch.nn.functional as F
     from torch import Tensor
+else:
+    F = Lazy("torch.nn.functional")
 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """y = x Wᵀ + b on the last axis."""
+    """y = x Wᵀ + b on the last axis; of tensors only, also on images that are flattened first.
+
+    Training keeps images channels last in memory. There, one copy of W with its columns in that order saves a copy of
+    every batch.
+    """
 
     weight: Tensor  # (out, in)
     bias: Tensor | None = None  # (out,)
     lead: Shape = ()  # the axes before the last
+    image: Shape = ()  # (channels, height, width) of what is flattened first
 
     @property
     def shape(self) -> Shape:
@@ -28,11 +38,27 @@ class Linear:
     def roundings(self) -> int:
         return max(self.weight.shape) + 2
 
+    @cached_property
+    def _matrix(self) -> Tensor:
+        """W, its columns in the order in which inputs lie in memory."""
+        return self.weight.reshape(-1, *self.image).permute(0, 2, 3, 1).flatten(1) if self.image else self.weight
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).flatten(1) if self.image else x
+
     def apply(self, x: Tensor) -> Tensor:
-        return x @ self.weight.T
+        return self._rows(x) @ self._matrix.T
+
+    def value(self, x: Tensor) -> Tensor:
+        """A x + b, of tensors."""
+        return F.linear(self._rows(x), self._matrix, self.bias)
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:
-        return (g @ self.weight,)
+        pulled = g @ self._matrix
+        if not self.image:
+            return (pulled,)
+        channels, height, width = self.image
+        return (pulled.reshape(-1, height, width, channels).permute(0, 3, 1, 2),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +110,13 @@ class Sum:
     def roundings(self) -> int:
         return len(self.signs)
 
+    @cached_property
+    def _plain(self) -> bool:
+        return bool((self.signs == 1).all())
+
     def apply(self, *xs: Tensor) -> Tensor:
+        if self._plain:
+            return sum(xs[1:], xs[0])
         return sum((s * x for s, x in zip(self.signs[1:], xs[1:], strict=True)), self.signs[0] * xs[0])
 
     def adjoint(self, g: Tensor) -> tuple[Tensor, ...]:

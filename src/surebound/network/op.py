@@ -63,11 +63,11 @@ def held(op: Affine) -> "dict[str, Tensor]":
 
 
 def _map_floats(op: OpT, f: Any) -> OpT:
-    changed = {name: f(value) for name, value in held(op).items() if "float" in str(value.dtype)}
+    changed = {name: f(value) for name, value in held(op).items() if arrays.is_float(value)}
     return replace(op, **changed) if changed else op
 
 
-def cast(op: OpT, dtype: "torch.dtype") -> OpT:
+def cast(op: OpT, dtype: "torch.dtype | arrays.Precision") -> OpT:
     """The op with its weights in another precision."""
     return _map_floats(op, lambda t: arrays.retyped(t, dtype))
 

@@ -2,3 +2,5 @@
 
 The file format is documented in docs/proof.md.
 """
+
+ROOM = 1e-9  # of a bound's size, left to the checker for roundings of its own

@@ -13,11 +13,11 @@ from surebound.bounds.form import Form
 from surebound.bounds.witness import GRID, LINES, Ends, Lines, Reason, Witness
 from surebound.network.arrays import to_numpy
 from surebound.network.graph import Network
+from surebound.proof import ROOM
 from surebound.proof.forest import Forest
 
 Array = NDArray[Any]
 _FAR = 1e30  # as good as no bound
-ROOM = 1e-9  # of a bound's size, left to the checker for roundings of its own
 ROOM32 = 1e-5  # the same after a float32 pass, whose slopes are rounded, too
 
 

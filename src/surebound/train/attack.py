@@ -14,7 +14,7 @@ from torch import Tensor
 
 from surebound.errors import UsageError
 from surebound.train.batch import Batch
-from surebound.train.chain import Layers
+from surebound.train.learner import Layers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What a loss is given and what it returns.
 
-A loss is a frozen dataclass of its hyper-parameters that can be called: `loss(chain, batch) -> Terms`. It sees the
-network as a `Chain` and everything that changes with time through the `Batch`; it keeps no state of its own.
+A loss is a frozen dataclass of its hyper-parameters that can be called: `loss(learner, batch) -> Terms`. It sees the
+network as a `Learner` and everything that changes with time through the `Batch`; it keeps no state of its own.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surebound.train.chain import Chain
+from surebound.train.learner import Learner
 
 
 @final
@@ -74,6 +74,6 @@ class Loss(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
         """The loss of this process's share of a batch, as a mean over samples."""
         ...

@@ -15,7 +15,7 @@ from torch import Tensor
 from surebound.errors import UsageError
 from surebound.network.op import Shape
 from surebound.train.batch import Draws
-from surebound.train.chain import image_layout
+from surebound.train.learner import image_layout
 
 _NETWORK = 100  # up to so many projections, medians come from a network of comparisons
 

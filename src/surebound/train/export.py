@@ -1,4 +1,4 @@
-"""Writes a trained network as an ONNX file, operation by operation, and runs the file before anyone relies on it."""
+"""Writes a trained network as an ONNX file, call by call, and runs the file before anyone relies on it."""
 
 import json
 from collections.abc import Sequence
@@ -9,13 +9,14 @@ from typing import Any, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.files import replacing
 from surebound.load.replay import replay
-from surebound.network.architectures import Normalise
 from surebound.network.op import Shape
+from surebound.train.onnx_calls import FUNCTIONS, MODULES, Emit
+from surebound.train.read import traced
 
 OPSET = 17
 IR_VERSION = 8  # the oldest that allows this opset: what reads the file need not be new
@@ -23,10 +24,8 @@ _INPUT, _OUTPUT = "x", "logits"
 _POINTS = 8
 _TOLERANCE = 1e-4  # of the largest logit; float32 arithmetic in another order stays far below
 
-BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
-
-def export_onnx(module: nn.Sequential, in_shape: Shape, path: str | Path, *, labels: Sequence[str] = ()) -> None:
+def export_onnx(module: nn.Module, in_shape: Shape, path: str | Path, *, labels: Sequence[str] = ()) -> None:
     """Write the network in evaluation mode, in float32, with input "x" (N, *in_shape) and output "logits" (N, classes).
 
     The module stays as it is. The same weights make the same file, byte for byte. The file appears only after
@@ -58,18 +57,32 @@ def _check(found: NDArray[Any], expected: NDArray[Any], path: str | Path) -> Non
 
 @final
 class _Writer:
-    """Collects the nodes and weights of a graph."""
+    """Collects the nodes and weights of a graph from the trace of a module."""
 
-    def __init__(self, module: nn.Sequential) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self._nodes: list[Any] = []
-        self._weights: list[Any] = []
-        self._value = _INPUT  # what the next node reads
-        for name, child in module._modules.items():  # named_children() leaves out a module's second place
-            assert child is not None
-            self._module(name, child)
-        if not self._nodes:
-            raise UnsupportedOpError("a network without layers; expected a Sequential that ends in a Linear layer")
-        self._nodes[-1].output[0] = _OUTPUT
+        self._weights: dict[str, Any] = {}
+        self._values: dict[fx.Node, Any] = {}  # names of tensors, or plain Python
+        self._modules = dict(module.named_modules())
+        self._names: dict[str, int] = {}
+        trace = traced(module)
+        for node in trace.graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = _INPUT
+            elif node.op == "get_attr":
+                self._values[node] = _attribute(trace, str(node.target))
+            elif node.op == "output":
+                self._finish(fx.node.map_arg(node.args[0], lambda n: self._values[n]))
+            else:
+                self._values[node] = self._call(node)
+
+    def _finish(self, value: Any) -> None:
+        if not self._nodes or value == _INPUT or not isinstance(value, str):
+            raise UnsupportedOpError("a network without layers; expected one that computes logits")
+        for node in self._nodes:
+            for names in (node.input, node.output):
+                for i, name in enumerate(names):
+                    names[i] = _OUTPUT if name == value else name
 
     def content(self, in_shape: Shape, out_shape: Shape, labels: Sequence[str]) -> bytes:
         """The file."""
@@ -80,7 +93,7 @@ class _Writer:
             "surebound",
             [helper.make_tensor_value_info(_INPUT, TensorProto.FLOAT, ["N", *in_shape])],
             [helper.make_tensor_value_info(_OUTPUT, TensorProto.FLOAT, ["N", *out_shape])],
-            self._weights,
+            list(self._weights.values()),
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="surebound")
         model.ir_version = IR_VERSION
@@ -88,55 +101,43 @@ class _Writer:
             helper.set_model_props(model, {"labels": json.dumps(list(labels))})
         return bytes(model.SerializeToString(deterministic=True))
 
-    def _module(self, name: str, m: nn.Module) -> None:
-        match m:
-            case Normalise():
-                # With an axis for the batch, like the input: α,β-CROWN asserts as many axes as that has.
-                self._node("Sub", f"{name}.centred", {f"{name}.mean": m.mean[None]})
-                self._node("Div", name, {f"{name}.std": m.std[None]})
-            case nn.Conv2d() if m.padding_mode == "zeros" and not isinstance(m.padding, str):
-                self._node(
-                    "Conv",
-                    name,
-                    _affine(name, m),
-                    kernel_shape=m.kernel_size,
-                    strides=m.stride,
-                    pads=[*m.padding, *m.padding],
-                    dilations=m.dilation,
-                    group=m.groups,
-                )
-            case nn.BatchNorm1d() | nn.BatchNorm2d() if m.running_mean is not None and m.running_var is not None:
-                self._node("BatchNormalization", name, _norm(name, m), epsilon=m.eps)
-            case nn.Linear():
-                self._node("Gemm", name, _affine(name, m), transB=1)
-            case nn.ReLU():
-                self._node("Relu", name)
-            case nn.Flatten() if (m.start_dim, m.end_dim) == (1, -1):
-                self._node("Flatten", name, axis=1)
-            case _:
-                raise UnsupportedOpError(
-                    f"module '{name}' ({m}) cannot be written to ONNX; expected Normalise, Conv2d with zero padding, "
-                    "BatchNorm with running averages, ReLU, Flatten or Linear"
-                )
+    def _call(self, node: fx.Node) -> Any:
+        """The name of a call's result."""
+        args = fx.node.map_arg(list(node.args), lambda n: self._values[n])
+        kwargs = fx.node.map_arg(dict(node.kwargs), lambda n: self._values[n])
+        if node.op == "call_module":
+            module = self._modules[str(node.target)]
+            emit, shown, place = MODULES.get(type(module)), str(module), f"module '{node.target}'"
+            args, name = [module, *args], str(node.target)
+        else:
+            function = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+            emit, shown, place = FUNCTIONS.get(function.rstrip("_")), function, f"node '{node.name}'"
+            name = node.name
+        self._names[name] = self._names.get(name, 0) + 1
+        name = name if self._names[name] == 1 else f"{name}.{self._names[name]}"  # a module in another place
+        try:
+            result = None if emit is None else emit(Emit(name, self._add), *args, **kwargs)
+        except TypeError as error:
+            raise UnsupportedOpError(f"{place} ({shown}) cannot be written to ONNX: {error}") from error
+        if result is None:
+            known = ", ".join(sorted(m.__name__ for m in MODULES))
+            raise UnsupportedOpError(
+                f"{place} ({shown}) cannot be written to ONNX; expected {known} with options that ONNX has"
+            )
+        return result
 
-    def _node(self, op: str, name: str, weights: dict[str, Tensor] | None = None, **attributes: Any) -> None:
+    def _add(self, op: str, name: str, inputs: Sequence[str], weights: dict[str, Tensor], attributes: Any) -> str:
+        """Append a node; the name of its output."""
         from onnx import helper, numpy_helper
 
-        weights = weights or {}
         for key, weight in weights.items():
-            self._weights.append(numpy_helper.from_array(weight.detach().contiguous().numpy(), key))
-        self._nodes.append(helper.make_node(op, [self._value, *weights], [f"{name}.out"], name=name, **attributes))
-        self._value = f"{name}.out"
+            self._weights.setdefault(key, numpy_helper.from_array(weight.detach().contiguous().numpy(), key))
+        self._nodes.append(helper.make_node(op, [*inputs, *weights], [f"{name}.out"], name=name, **attributes))
+        return f"{name}.out"
 
 
-def _affine(name: str, m: nn.Conv2d | nn.Linear) -> dict[str, Tensor]:
-    return {f"{name}.weight": m.weight} | ({} if m.bias is None else {f"{name}.bias": m.bias})
-
-
-def _norm(name: str, m: BatchNorm) -> dict[str, Tensor]:
-    """Scale, shift, mean and variance, in the order of ONNX."""
-    assert m.running_mean is not None and m.running_var is not None
-    scale = m.weight if m.affine else torch.ones_like(m.running_mean)
-    shift = m.bias if m.affine else torch.zeros_like(m.running_mean)
-    weights = {"weight": scale, "bias": shift, "running_mean": m.running_mean, "running_var": m.running_var}
-    return {f"{name}.{key}": weight for key, weight in weights.items()}
+def _attribute(root: nn.Module, path: str) -> Any:
+    value: Any = root
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value

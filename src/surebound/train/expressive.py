@@ -8,8 +8,8 @@ from torch import Tensor
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
-from surebound.train.interval import propagate, rectified, worst_logits
+from surebound.train.interval import propagate, worst_logits
+from surebound.train.learner import Learner
 from surebound.train.mixture import expect_within, mix
 from surebound.train.warmup import strength, warmup_penalties, with_radius
 
@@ -42,21 +42,21 @@ def check(name: str, loss: Expressive) -> None:
     expect_within(name, attack_inflation=loss.attack_inflation, regulariser=loss.regulariser, l1=loss.l1)
 
 
-def expressive(chain: Chain, batch: Batch, loss: Expressive) -> Terms:
+def expressive(learner: Learner, batch: Batch, loss: Expressive) -> Terms:
     """κ combine(…) + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ ‖θ‖₁.
 
     The attack runs over the box of radius `attack_inflation` · ε, the bounds over that of radius ε.
     """
-    layers = chain.layers(batch.x)
+    layers = learner.layers(batch.x)
     weight = strength(loss.regulariser, batch)
     if batch.kappa <= 0 and weight <= 0:
-        return mix(chain, layers, batch, None, l1=loss.l1)
+        return mix(learner, layers, batch, None, l1=loss.l1)
     box = with_radius(batch).box if weight > 0 else batch.box
-    bounds = propagate(layers, *box, stop=len(layers.affine) - 1)
-    penalties = warmup_penalties(layers, box, bounds, weight)
+    boxes = propagate(layers, *box)
+    penalties = warmup_penalties(layers, box, boxes, weight)
     if batch.kappa <= 0:
-        return mix(chain, layers, batch, None, l1=loss.l1, penalties=penalties)
-    worst = worst_logits(layers, rectified(bounds[-1]), batch.y)
+        return mix(learner, layers, batch, None, l1=loss.l1, penalties=penalties)
+    worst = worst_logits(layers, boxes, batch.y)
     attacked = layers.logits(loss.attack.run(layers, replace(batch, eps=loss.attack_inflation * batch.eps)))
     attacked = attacked - attacked.gather(1, batch.y[:, None])
     parts = {
@@ -64,4 +64,4 @@ def expressive(chain: Chain, batch: Batch, loss: Expressive) -> Terms:
         "interval": F.cross_entropy(worst.detach(), batch.y),
     }
     robust = loss.combine(attacked, worst, batch.y)
-    return mix(chain, layers, batch, robust, l1=loss.l1, penalties=penalties, parts=parts)
+    return mix(learner, layers, batch, robust, l1=loss.l1, penalties=penalties, parts=parts)

@@ -7,7 +7,7 @@ from torch import nn
 
 from surebound.network.architectures import initialise
 from surebound.registry import Registry
-from surebound.train.chain import Chain
+from surebound.train.learner import Learner
 
 Affine = nn.Linear | nn.Conv2d
 
@@ -22,9 +22,9 @@ INITIALISATIONS: Registry[Callable[[list[Affine]], None]] = Registry(
 """Name → a function that fills the affine layers of a network, given in order."""
 
 
-def initialise_network(network: nn.Module | Chain, name: str) -> None:
+def initialise_network(network: nn.Module | Learner, name: str) -> None:
     """Draw new weights for every affine layer; batch norms stay as they are."""
-    module = network.module if isinstance(network, Chain) else network
+    module = network.module if isinstance(network, Learner) else network
     INITIALISATIONS[name]([m for m in module.modules() if isinstance(m, Affine)])
 
 

@@ -1,9 +1,10 @@
 """Linear bounds pulled back from the logits, or any layer, to the input box, with gradients: CROWN and FastLin.
 
-Every ReLU on [l̂, û] lies in α x̂ ≤ x ≤ ā x̂ + b̄ with ā = û/(û − l̂) and b̄ = −ā l̂ (eq. 13 of the IBP-R paper). A row
-a·x over a layer's outputs is bounded from below by (a₊ α + a₋ ā)·x̂ + a₋·b̄, the next affine layer turns that into a row
-over its inputs, and so on to the box, where the minimum is known (Zhang 2018; Wong & Kolter 2018 in dual form). FastLin
-takes α = ā: then one pass gives both sides, a centre ± a radius.
+Every ReLU on [l̂, û] lies in α x̂ ≤ x ≤ ā x̂ + b̄ with ā = û/(û − l̂) and b̄ = −ā l̂ (eq. 13 of the IBP-R paper), every
+other activation between the two lines of its row of the table. A row a·x over a layer's outputs is bounded from below
+by (a₊ α + a₋ ā)·x̂ + a₊·b̲ + a₋·b̄, the affine operations before it turn that into a row over their inputs, and so on to
+the box, where the minimum is known (Zhang 2018; Wong & Kolter 2018 in dual form). FastLin takes α = ā: then one pass
+gives both sides, a centre ± a radius.
 
 As in `surebound.train.interval`, these are numbers to differentiate, not rounded outward: they never claim anything.
 
@@ -11,7 +12,7 @@ Rows are kept as matrices (batch, rows, elements) whose elements are in memory o
 all of this is matrix products and convolutions on plain memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, cast
@@ -20,9 +21,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from surebound.network.op import Shape
-from surebound.train.chain import Conv, Layer, Layers
-from surebound.train.interval import Interval, affine_interval, margin_weights
+from surebound.network.activation import Activation
+from surebound.network.graph import Input, Neurons
+from surebound.network.op import Affine, Shape
+from surebound.train.interval import Interval, Middle, affine_middle, ends, extreme_points, margin_weights, middle
+from surebound.train.learner import Layers, image_layout
 
 Slopes = Literal["adaptive", "zero", "one", "parallel"]
 """α of an ambiguous ReLU: 0 or 1, whichever leaves the smaller area (CROWN); always 0; always 1; or ā (FastLin)."""
@@ -32,15 +35,16 @@ BLOCK_ELEMENTS = 2**18  # numbers in a block of rows that goes through a ReLU at
 
 
 @dataclass(frozen=True, eq=False)
-class Triangle:
-    """α x̂ ≤ relu(x̂) ≤ ā x̂ + b̄. # (batch, *shape) each"""
+class Lines:
+    """a̲ x̂ + b̲ ≤ x ≤ ā x̂ + b̄. # (batch, *shape) each"""
 
-    lower_slope: Tensor  # α
+    lower_slope: Tensor  # a̲, which is α for a ReLU
     upper_slope: Tensor  # ā
     intercept: Tensor  # b̄
+    floor: Tensor | None = None  # b̲; None for ReLUs, where it is 0
 
 
-def triangle(lower: Tensor, upper: Tensor, slopes: Slopes) -> Triangle:
+def triangle(lower: Tensor, upper: Tensor, slopes: Slopes) -> Lines:
     """The relaxation of ReLUs on [l̂, û]; stable ones get α = ā ∈ {0, 1} and b̄ = 0."""
     low, high = lower.clamp_max(0.0), upper.clamp_min(0.0)
     # The guard is for 0/0 alone: below it, the upper line misses the ReLU by less than the guard.
@@ -51,7 +55,26 @@ def triangle(lower: Tensor, upper: Tensor, slopes: Slopes) -> Triangle:
         alpha = (upper > -lower).to(lower.dtype)
     else:
         alpha = (lower >= 0 if slopes == "zero" else upper > 0).to(lower.dtype)
-    return Triangle(alpha, slope, -slope * low)
+    return Lines(alpha, slope, -slope * low)
+
+
+def lines(function: Activation | None, lower: Tensor, upper: Tensor, slopes: Slopes) -> Lines:
+    """The relaxation of an activation (None: a ReLU) on [l̂, û]. For others than ReLUs, `slopes` that are not parallel
+    are those that leave the least area."""
+    if function is None:
+        return triangle(lower, upper, slopes)
+    below, above = function.slopes(lower, upper, "fastlin" if slopes == "parallel" else "crown")
+    low, high = extreme_points(function, below, lower, upper)[0], extreme_points(function, above, lower, upper)[1]
+    return Lines(below, above, function.value(high) - above * high, function.value(low) - below * low)
+
+
+def band(function: Activation | None, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """λ, m and μ with x = λ x̂ + m + μ e for some e ∈ [−1, 1]: what lies between two parallel lines."""
+    t = lines(function, lower, upper, "parallel")
+    if t.floor is None:
+        half = t.intercept / 2
+        return t.upper_slope, half, half
+    return t.upper_slope, (t.intercept + t.floor) / 2, (t.intercept - t.floor) / 2
 
 
 def memory_order(x: Tensor, batch_dims: int) -> Tensor:
@@ -64,28 +87,31 @@ def memory_order(x: Tensor, batch_dims: int) -> Tensor:
 def from_memory_order(x: Tensor, shape: Shape) -> Tensor:
     """The reverse, for one batch dimension. # (batch, elements) -> (batch, *shape)"""
     if len(shape) != 3:
-        return x
+        return x.reshape(-1, *shape)
     channels, height, width = shape
     return x.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _bias(layer: Layer) -> Tensor | None:
-    """b for every element of a layer's output, in memory order."""
-    if layer.bias is None or not isinstance(layer, Conv):
-        return layer.bias
-    return layer.bias.repeat(prod(layer.shape[1:]))
+def _bias(op: Affine) -> Tensor | None:
+    """b for every element of an operation's output, in memory order."""
+    if op.bias is None:
+        return None
+    axes = len(op.shape)
+    if axes == 3 and op.bias.shape == (op.shape[0], 1, 1):
+        return op.bias.reshape(-1).repeat(prod(op.shape[1:]))
+    return memory_order(op.bias.expand(op.shape), 0)
 
 
-def _adjoint(layer: Layer, rows: Tensor) -> Tensor:
-    """Aᵀ on every row. # (batch, rows, elements out) -> (batch, rows, elements in)"""
-    pulled = layer.adjoint(from_memory_order(rows.flatten(0, 1), layer.shape))
-    return memory_order(pulled, 1).reshape(*rows.shape[:2], -1)
+def _adjoint(op: Affine, rows: Tensor) -> tuple[Tensor, ...]:
+    """Aᵀ on every row, for each input. # (batch, rows, elements out) -> (batch, rows, elements in) …"""
+    pulled = op.adjoint(from_memory_order(rows.flatten(0, 1), op.shape))
+    return tuple(memory_order(p, 1).reshape(*rows.shape[:2], -1) for p in pulled)
 
 
-def apply_rows(layer: Layer, rows: Tensor) -> Tensor:
-    """A on every row, for what goes forward. # (batch, rows, elements in) -> (batch, rows, elements out)"""
-    pushed = layer(from_memory_order(rows.flatten(0, 1), layer.in_shape))
-    return memory_order(pushed, 1).reshape(*rows.shape[:2], -1)
+def apply_rows(op: Affine, rows: Sequence[Tensor], shapes: Sequence[Shape]) -> Tensor:
+    """A on every row, for what goes forward; inputs of `shapes`. # (batch, rows, elements in) … -> (…, elements out)"""
+    pushed = op.apply(*(from_memory_order(r.flatten(0, 1), shape) for r, shape in zip(rows, shapes, strict=True)))
+    return memory_order(pushed, 1).reshape(*rows[0].shape[:2], -1)
 
 
 def _dot(rows: Tensor, x: Tensor) -> Tensor:
@@ -152,88 +178,165 @@ def blocks(rows: Tensor, elements: int = BLOCK_ELEMENTS) -> Iterator[slice]:
     return (slice(i, i + count) for i in range(0, len(rows), count))
 
 
+Activate = Callable[[int, Tensor, Tensor | None], Tensor]
+"""(layer, rows on its outputs, the bias below it) -> rows on x̂, with constants, that of the bias too, taken note of."""
+
+
+def _pull(layers: Layers, node: int, rows: Tensor, activate: Activate, constant: Callable[[Tensor], None]) -> Tensor:
+    """Carry rows on a node back to the normalised pixels, as `Network.pull` does: what remains of them there.
+
+    A bias just below an activation is its business, so that rows are read once for both; `constant` is told of others.
+    """
+    network, coefficients, taken = layers.network, {node: rows}, set[int]()
+    for i in range(node, 0, -1):
+        a = coefficients.pop(i, None)
+        if a is None:
+            continue
+        op, inputs = network.nodes[i].op, network.nodes[i].inputs
+        if isinstance(op, Neurons):
+            below = network.nodes[inputs[0]].op
+            bias = None
+            if layers.readers[inputs[0]] == 1 and not isinstance(below, Neurons | Input):
+                bias = _bias(below)
+                taken.add(inputs[0])
+            pulled: tuple[Tensor, ...] = (activate(network.layer_of[i], a, bias),)
+        else:
+            assert not isinstance(op, Input)
+            bias = None if i in taken else _bias(op)
+            if bias is not None:
+                constant(a @ bias)
+            pulled = _adjoint(op, a)
+        for j, p in zip(inputs, pulled, strict=True):
+            coefficients[j] = coefficients[j] + p if j in coefficients else p
+    at_input = coefficients.get(0)
+    return rows.new_zeros(*rows.shape[:2], prod(network.input_shape)) if at_input is None else at_input
+
+
 def lower_bounds(
     layers: Layers, bounds: Sequence[Interval], box: Interval, rows: Tensor, constant: Tensor, *, slopes: Slopes
 ) -> Tensor:
-    """Lower bounds of rows·x + constant for x the input of affine layer k = len(bounds), after its ReLU, over boxes of
-    pixels; `bounds` are those on the layers before.
+    """Lower bounds of rows·x + constant for x the input of the last operation, over boxes of pixels; `bounds` are those
+    on the layers.
 
     # rows: (batch, rows, *shape of x), constant: (batch, rows) -> (batch, rows)
     """
-    a = memory_order(rows, 2)
-    for layer, (low, high) in zip(reversed(layers.affine[: len(bounds)]), reversed(bounds), strict=True):
-        t = triangle(memory_order(low, 1), memory_order(high, 1), slopes)
+
+    def note(extra: Tensor) -> None:
+        nonlocal constant
+        constant = constant + extra
+
+    def activate(k: int, a: Tensor, bias: Tensor | None) -> Tensor:
+        low, high = (memory_order(end, 1) for end in bounds[k])
+        t = lines(layers.network.functions[k], low, high, slopes)
+        if t.floor is not None:
+            note(_dot(a.clamp_min(0.0), t.floor))
         a, extra = cast(
             tuple[Tensor, Tensor],
-            _ThroughReLU.apply(a, t.lower_slope, t.upper_slope, t.intercept, _bias(layer)),  # type: ignore[no-untyped-call]
+            _ThroughReLU.apply(a, t.lower_slope, t.upper_slope, t.intercept, bias),  # type: ignore[no-untyped-call]
         )
-        constant = constant + extra
-        a = _adjoint(layer, a)
+        note(extra)
+        return a
+
+    a = _pull(layers, layers.before_last, memory_order(rows, 2), activate, note)
     centre, radius = _input_box(layers, box)
     return constant + _dot(a, centre) - _dot(a.abs(), radius)
 
 
 def fastlin_bounds(
-    layers: Layers, bounds: Sequence[Interval], box: Interval, rows: Tensor, constant: Tensor
+    layers: Layers,
+    bounds: Sequence[Interval],
+    box: Interval,
+    rows: Tensor,
+    constant: Tensor,
+    *,
+    node: int | None = None,
 ) -> Interval:
-    """Both bounds of the same rows with parallel slopes, where relu(x̂) = ā x̂ + b̄ t for some t ∈ [0, 1]."""
-    a, centre, radius = memory_order(rows, 2), constant, torch.zeros_like(constant)
-    for layer, (low, high) in zip(reversed(layers.affine[: len(bounds)]), reversed(bounds), strict=True):
-        t = triangle(memory_order(low, 1), memory_order(high, 1), "parallel")
-        half = t.intercept / 2
-        centre, radius = centre + _dot(a, half), radius + _dot(a.abs(), half)
-        a = a * t.upper_slope.unsqueeze(1)
-        bias = _bias(layer)
-        centre = centre if bias is None else centre + a @ bias
-        a = _adjoint(layer, a)
+    """Both bounds of the same rows, over the last operation's input or another node, with parallel slopes. Rows that
+    all samples share may come with a batch of one."""
+    centre, radius = constant, torch.zeros_like(constant)
+
+    def note(extra: Tensor) -> None:
+        nonlocal centre
+        centre = centre + extra
+
+    def activate(k: int, a: Tensor, bias: Tensor | None) -> Tensor:
+        nonlocal centre, radius
+        low, high = (memory_order(end, 1) for end in bounds[k])
+        slope, shift, half = band(layers.network.functions[k], low, high)
+        a = a.expand(len(slope), -1, -1)
+        centre, radius = centre + _dot(a, shift), radius + _dot(a.abs(), half)
+        a = a * slope.unsqueeze(1)
+        if bias is not None:
+            note(a @ bias)
+        return a
+
+    a = _pull(layers, layers.before_last if node is None else node, memory_order(rows, 2), activate, note)
     middle, reach = _input_box(layers, box)
+    a = a.expand(len(middle), -1, -1)
     centre, radius = centre + _dot(a, middle), radius + _dot(a.abs(), reach)
     return centre - radius, centre + radius
 
 
-def _input_box(layers: Layers, box: Interval) -> Interval:
-    """Centre and radius of the first affine layer's input. # (batch, n) each"""
+def _input_box(layers: Layers, box: Interval) -> Middle:
+    """Centre and radius of the normalised pixels. # (batch, n) each"""
     low, high = (memory_order(layers.normalise(end), 1) for end in box)
     return (low + high) / 2, (high - low) / 2
 
 
+def first_layers(layers: Layers, box: Interval) -> dict[int, Interval]:
+    """Intervals on the layers that no activation comes before, where they are as good as any bound can be (if there is
+    one affine operation): layer -> x̂."""
+    network, found = layers.network, dict[int, Interval]()
+    centre, radius = map(image_layout, middle(*map(layers.normalise, box)))
+    known = {0: (centre, radius)}
+    for i in range(1, network.output):
+        op, inputs = network.nodes[i].op, network.nodes[i].inputs
+        if not all(j in known for j in inputs):
+            continue
+        if isinstance(op, Neurons):
+            found[network.layer_of[i]] = ends(*known[inputs[0]])
+        elif not isinstance(op, Input):
+            known[i] = affine_middle(op, *(known[j] for j in inputs))
+    return found
+
+
 def fastlin_layers(layers: Layers, box: Interval, *, chunk: int = CHUNK_ELEMENTS) -> list[Interval]:
-    """FastLin bounds on x̂_k for every layer but the last, each from one row per neuron back to the box through the
-    bounds of the layers before it, as Wong & Kolter 2018 (algorithm 1) have them: not intersected with intervals.
+    """FastLin bounds on x̂_k for every layer, each from one row per neuron back to the box through the bounds of the
+    layers before it, as Wong & Kolter 2018 (algorithm 1) have them: not intersected with intervals.
 
     Time is that of (samples × neurons) backward passes. Rows go in chunks whose tensors hold at most `chunk` numbers
     and are computed again for their gradients, so that memory does not grow with the network.
     """
-    if len(layers.affine) == 1:
-        return []
-    found = [affine_interval(layers.affine[0], layers.normalise(box[0]), layers.normalise(box[1]))]
+    network, first, found = layers.network, first_layers(layers, box), list[Interval]()
     batch = len(box[0])
-    for k, layer in enumerate(layers.affine[1:-1], 1):
-        width = prod(layer.shape)
-        widest = max(prod(before.shape) for before in layers.affine[:k])
-        count = max(1, chunk // (batch * max(widest, prod(layers.affine[0].in_shape))))
+    for k, layer in enumerate(network.layers):
+        if k in first:
+            found.append(first[k])
+            continue
+        shape = network.nodes[layer].shape
+        width, node = prod(shape), network.before(k)
+        widest = max(prod(before.shape) for before in network.nodes[:node])
+        count = max(1, chunk // (batch * widest))
         parts = [
-            _neuron_bounds(layers, tuple(found), box, k, i, min(i + count, width), again=count < width)
+            _neuron_bounds(layers, tuple(found), box, node, i, min(i + count, width), again=count < width)
             for i in range(0, width, count)
         ]
-        lower, upper = (torch.cat(side, 1).reshape(batch, *layer.shape) for side in zip(*parts, strict=True))
+        lower, upper = (torch.cat(side, 1).reshape(batch, *shape) for side in zip(*parts, strict=True))
         found.append((lower, upper))
     return found
 
 
 def _neuron_bounds(
-    layers: Layers, bounds: tuple[Interval, ...], box: Interval, k: int, start: int, stop: int, *, again: bool
+    layers: Layers, bounds: tuple[Interval, ...], box: Interval, node: int, start: int, stop: int, *, again: bool
 ) -> Interval:
-    """FastLin bounds on neurons start ≤ i < stop of affine layer k."""
-    layer, batch = layers.affine[k], len(box[0])
+    """FastLin bounds on neurons start ≤ i < stop of a node."""
+    shape, like = layers.network.nodes[node].shape, layers.last.weight
 
     def run(*_: Tensor) -> Interval:
-        pick = torch.zeros(stop - start, prod(layer.shape), dtype=layer.weight.dtype, device=layer.weight.device)
+        pick = like.new_zeros(stop - start, prod(shape))
         pick.diagonal(start).fill_(1.0)
-        rows = layer.adjoint(pick.reshape(-1, *layer.shape))
-        bias = 0.0 if layer.bias is None else layer.bias.repeat_interleave(prod(layer.shape[1:]))[start:stop]
-        constant = layer.weight.new_zeros(batch, stop - start) + bias
-        return fastlin_bounds(layers, bounds, box, rows.expand(batch, *rows.shape), constant)
+        rows, constant = pick.reshape(1, -1, *shape), like.new_zeros(len(box[0]), stop - start)
+        return fastlin_bounds(layers, bounds, box, rows, constant, node=node)
 
     return cast(Interval, checkpoint(run, use_reentrant=False, preserve_rng_state=False)) if again else run()
 
@@ -243,12 +346,11 @@ def rival_rows(layers: Layers, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     # (batch, classes − 1, *shape), (batch, classes − 1), (batch, classes − 1) int64
     """
-    last = layers.affine[-1]
-    rows, constant = margin_weights(last, y)
+    rows, constant = margin_weights(layers.last, y)
     classes = torch.arange(rows.shape[1] - 1, device=y.device)
     rivals = classes + (classes >= y[:, None])  # leaves out y, whose row would be zero
     rows = rows.gather(1, rivals[..., None].expand(-1, -1, rows.shape[2]))
-    return rows.unflatten(2, last.in_shape), constant.gather(1, rivals), rivals
+    return rows.unflatten(2, layers.network.nodes[layers.before_last].shape), constant.gather(1, rivals), rivals
 
 
 def as_logits(margins: Tensor, rivals: Tensor) -> Tensor:

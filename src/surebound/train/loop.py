@@ -21,10 +21,10 @@ from surebound.config import shown
 from surebound.data.dataset import Augmentation, Dataset
 from surebound.errors import TrainingError, UsageError
 from surebound.train.batch import Batch, Draws
-from surebound.train.chain import Chain
 from surebound.train.checkpoint import Checkpoint, restore_optimiser
 from surebound.train.config import TrainConfig
 from surebound.train.folder import Folder
+from surebound.train.learner import Learner
 from surebound.train.parallel import World, average_gradients, mean_over_processes
 from surebound.train.schedules import Moment, Plan
 from surebound.train.validate import Validation, validate
@@ -89,29 +89,29 @@ def _is_sum(pair: object) -> bool:
 
 @final
 class Loop:
-    """One run: `Loop(config, chain, dataset, folder, world).run()`."""
+    """One run: `Loop(config, learner, dataset, folder, world).run()`."""
 
     def __init__(
         self,
         config: TrainConfig,
-        chain: Chain,
+        learner: Learner,
         dataset: Dataset,
         folder: Folder,
         *,
         world: World = World(),
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._config, self._chain, self._folder, self._world = config, chain, folder, world
+        self._config, self._learner, self._folder, self._world = config, learner, folder, world
         self._on_progress = on_progress
         self._device = torch.device(config.run.device)
         self._images = dataset.train if config.data.first is None else dataset.train.first(config.data.first)
         self._augmentation = dataset.augmentation if config.data.augment else Augmentation()
         self._test = dataset.test.first(min(config.validation.images, len(dataset.test)))
         self._share = world.share(config.data.batch)
-        if config.schedule.freeze and config.schedule.stages > len(chain.parts):
+        if config.schedule.freeze and config.schedule.stages > learner.blocks:
             raise UsageError(
-                f"schedule.stages is {config.schedule.stages}, of which each freezes another layer; "
-                f"expected at most {len(chain.parts)}, the network's affine layers"
+                f"schedule.stages is {config.schedule.stages}, of which each freezes another block; "
+                f"expected at most {learner.blocks}, the network's blocks"
             )
         epoch_steps = len(self._images) // config.data.batch
         if epoch_steps == 0:
@@ -153,8 +153,8 @@ class Loop:
     def _begin_stage(self, stage: int) -> torch.optim.Optimizer:
         """A fresh optimiser over what this stage trains."""
         frozen = stage if self._config.schedule.freeze else 0
-        trained = self._chain.parameters(start=frozen)
-        for parameter in self._chain.module.parameters():
+        trained = self._learner.parameters(start=frozen)
+        for parameter in self._learner.module.parameters():
             parameter.requires_grad_(False)
         for parameter in trained:
             parameter.requires_grad_(True)
@@ -168,7 +168,7 @@ class Loop:
         """One update of the weights."""
         for group in optimiser.param_groups:
             group["lr"] = moment.lr
-        terms = self._config.loss(self._chain, self._batch(step, moment))
+        terms = self._config.loss(self._learner, self._batch(step, moment))
         optimiser.zero_grad(set_to_none=True)
         terms.total.backward()
         trained = [p for group in optimiser.param_groups for p in group["params"]]
@@ -243,7 +243,7 @@ class Loop:
         settings = self._config.validation
         x, y = self._test.take(range(len(self._test)))
         return validate(
-            self._chain,
+            self._learner,
             x,
             y,
             eps=float(self._config.eps),
@@ -255,11 +255,11 @@ class Loop:
 
     def _save(self, done: int, stage: int, optimiser: torch.optim.Optimizer) -> None:
         if self._world.is_main:
-            self._folder.save(self._chain.module, optimiser, step=done, stage=stage, tally=vars(self._tally))
+            self._folder.save(self._learner.module, optimiser, step=done, stage=stage, tally=vars(self._tally))
 
     def _restore(self) -> tuple[int, torch.optim.Optimizer | None]:
         """The step to go on with, and the optimiser as it was."""
-        found = self._folder.restore(self._chain.module)
+        found = self._folder.restore(self._learner.module)
         optimiser = None
         if found is not None:
             source = f"the checkpoint in '{self._folder.path}'"

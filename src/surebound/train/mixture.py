@@ -9,11 +9,11 @@ from torch import Tensor
 
 from surebound.errors import UsageError
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, Layers, l1_norm
+from surebound.train.learner import Layers, Learner, l1_norm
 
 
 def mix(
-    chain: Chain,
+    learner: Learner,
     layers: Layers,
     batch: Batch,
     robust: Tensor | None,
@@ -30,15 +30,15 @@ def mix(
     if batch.kappa > 0 and robust is not None:
         summands["robust"] = batch.kappa, robust
     if l1 > 0:
-        summands["l1"] = 1.0, l1 * l1_norm(chain.weights())
+        summands["l1"] = 1.0, l1 * l1_norm(learner.weights())
     total = torch.stack([weight * value for weight, value in summands.values()]).sum()
     log = {name: value.detach() for name, (_, value) in summands.items()}
     return Terms(total, log | {name: value.detach() for name, value in parts.items()})
 
 
-def natural_part(chain: Chain, layers: Layers, batch: Batch, l1: float) -> tuple[Tensor, dict[str, Tensor]]:
+def natural_part(learner: Learner, layers: Layers, batch: Batch, l1: float) -> tuple[Tensor, dict[str, Tensor]]:
     """(1 − κ) CE(f(x), y) + λ ‖θ‖₁, which a loss adds its robust part to, and both for the log."""
-    total = l1 * l1_norm(chain.weights())
+    total = l1 * l1_norm(learner.weights())
     parts = {"l1": total.detach()}
     if batch.kappa < 1:
         natural = F.cross_entropy(layers.clean_logits(batch.x), batch.y)

@@ -14,10 +14,10 @@ from surebound.data.dataset import Dataset
 from surebound.errors import NetworkError, ResourceError, UsageError
 from surebound.memory import is_out_of_memory
 from surebound.network.architectures import architecture
-from surebound.train.chain import Chain
 from surebound.train.config import OWN, TrainConfig
 from surebound.train.folder import Folder
 from surebound.train.initialise import initialise_network
+from surebound.train.learner import Learner
 from surebound.train.loop import Loop, OnProgress
 from surebound.train.parallel import World, first_alone, join, leave
 from surebound.train.validate import Validation
@@ -28,7 +28,7 @@ class TrainResult:
     """What a run leaves behind."""
 
     folder: Path
-    module: nn.Sequential  # in evaluation mode
+    module: nn.Module  # in evaluation mode
     validation: Validation | None  # the last one; None in processes other than the first
     seconds: float  # of this process, since it started or resumed
 
@@ -38,7 +38,7 @@ def run(
     out: Path,
     *,
     dataset: Dataset | None = None,
-    module: nn.Sequential | None = None,
+    module: nn.Module | None = None,
     data_dir: Path | None = None,
     resume: bool = False,
     on_progress: OnProgress | None = None,
@@ -59,16 +59,16 @@ def run(
         raise UsageError(
             f"data set '{dataset.name}' has {len(dataset.classes)} class; a classifier needs at least two classes"
         )
-    chain = Chain(module, dataset.shape)
-    _try_out(chain, len(dataset.classes))
-    chain.module.to(device)
+    learner = Learner(module, dataset.shape)
+    _try_out(learner, len(dataset.classes))
+    learner.module.to(device)
     folder = Folder(out, config)
     world = join(device)
     try:
-        _share(chain.module, world)
-        loop = Loop(config, chain, dataset, folder, world=world, on_progress=on_progress)
+        _share(learner.module, world)
+        loop = Loop(config, learner, dataset, folder, world=world, on_progress=on_progress)
         first_alone(world, device, folder.reopen if resume else folder.begin)
-        chain.module.train()
+        learner.module.train()
         try:
             validation = loop.run(resume=resume)
         except Exception as error:
@@ -77,17 +77,17 @@ def run(
             if is_out_of_memory(error):
                 raise ResourceError("training ran out of memory; expected it to fit (see data.batch)") from error
             raise
-        chain.module.eval().requires_grad_(True)
+        learner.module.eval().requires_grad_(True)
         # The others wait: a process that leaves while the first still works may be torn down in the middle of what
         # its communication threads have to release.
-        first_alone(world, device, lambda: folder.finish(chain.module.cpu(), chain.in_shape))
-        return TrainResult(folder=out, module=chain.module, validation=validation, seconds=time.monotonic() - begin)
+        first_alone(world, device, lambda: folder.finish(learner.module.cpu(), learner.in_shape))
+        return TrainResult(folder=out, module=learner.module, validation=validation, seconds=time.monotonic() - begin)
     finally:
         folder.release()
         leave()
 
 
-def network(config: TrainConfig, dataset: Dataset) -> nn.Sequential:
+def network(config: TrainConfig, dataset: Dataset) -> nn.Module:
     """The network of a run before its first step."""
     if config.network.name == OWN:
         raise UsageError("network.name is 'own', for a module of your own; expected surebound.train(…, module=…)")
@@ -103,24 +103,24 @@ def network(config: TrainConfig, dataset: Dataset) -> nn.Sequential:
     return made
 
 
-def _try_out(chain: Chain, classes: int) -> None:
+def _try_out(learner: Learner, classes: int) -> None:
     """Refuse a network that cannot run on the images, or means something else to torch than to us, before training."""
-    was_training = chain.module.training
-    x = torch.rand(2, *chain.in_shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
-    x = x.to(next(chain.module.parameters()))
+    was_training = learner.module.training
+    x = torch.rand(2, *learner.in_shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
+    x = x.to(next(learner.module.parameters()))
     try:
         with torch.no_grad():
-            expected, found = chain.module.eval()(x), chain.layers().logits(x)
+            expected, found = learner.module.eval()(x), learner.layers().logits(x)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise NetworkError(f"the network cannot run on images of shape {list(chain.in_shape)}: {reason}") from error
+        raise NetworkError(f"the network cannot run on images of shape {list(learner.in_shape)}: {reason}") from error
     finally:
-        chain.module.train(was_training)
+        learner.module.train(was_training)
     if expected.shape != (2, classes):
         shape = list(expected.shape[1:])
         raise NetworkError(f"the network has outputs of shape {shape}; expected [{classes}], one for each class")
     if not torch.allclose(expected, found, rtol=1e-3, atol=1e-4 * float(expected.abs().max()) + 1e-6):
-        raise NetworkError("the network computes something else than its layers one after the other; expected a chain")
+        raise NetworkError("the network computes something else than what is read of it; expected the same logits")
 
 
 def _share(module: nn.Module, world: World) -> None:

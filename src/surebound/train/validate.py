@@ -11,8 +11,8 @@ from torch import Tensor
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Draws
-from surebound.train.chain import Chain, Layers
-from surebound.train.interval import propagate, rectified, worst_logits
+from surebound.train.interval import propagate, worst_logits
+from surebound.train.learner import Layers, Learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Validation:
 
 
 def validate(
-    chain: Chain,
+    learner: Learner,
     x: Tensor,
     y: Tensor,
     *,
@@ -39,8 +39,8 @@ def validate(
 ) -> Validation:
     """Measure on images x (n, *in_shape) with labels y (n,)."""
     with torch.no_grad():
-        layers = chain.layers().detach()
-    sums = torch.zeros(3 + len(chain.parts) - 1, dtype=torch.float64, device="cpu")
+        layers = learner.layers().detach()
+    sums = torch.zeros(3 + len(learner.relus), dtype=torch.float64, device="cpu")
     for part, (px, py) in enumerate(zip(x.split(batch), y.split(batch), strict=True)):
         draws = Draws(*key, part, size=len(px), device=device)
         point = Batch(x=px.to(device), y=py.to(device), eps=eps, kappa=1.0, ramp=1.0, risen=1.0, draws=draws)
@@ -59,11 +59,11 @@ def _measure(layers: Layers, batch: Batch, steps: int) -> Tensor:
     """Numbers of images that are right, resist, are verified, and of ambiguous neurons in each layer."""
     with torch.no_grad():
         right = _right(layers, batch.x, batch.y)
-        bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
-        worst = worst_logits(layers, rectified(bounds[-1]), batch.y)
+        boxes = propagate(layers, *batch.box)
+        worst = worst_logits(layers, boxes, batch.y)
         others = torch.ones_like(worst, dtype=torch.bool).scatter_(1, batch.y[:, None], False)
         verified = ((worst < 0) | ~others).all(1) & right
-        ambiguous = [((lower < 0) & (upper > 0)).sum() for lower, upper in bounds]
+        ambiguous = [((lower < 0) & (upper > 0)).sum() for lower, upper in boxes.relus(layers)]
     reach = 2.5  # radii that the steps add up to: more than the box's width, so that every point of it is in reach
     found = TrainAttack(steps=steps, step_size=max(0.25, reach / steps)).run(layers, batch)
     with torch.no_grad():

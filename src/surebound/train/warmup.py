@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from surebound.train.batch import Batch
-from surebound.train.chain import Layers
-from surebound.train.interval import Interval
+from surebound.train.interval import Boxes, Interval
+from surebound.train.learner import Layers
 from surebound.train.parallel import mean_over_processes
 
 MIN_RADIUS = 1e-6
@@ -31,19 +31,17 @@ def with_radius(batch: Batch) -> Batch:
 
 
 def warmup_penalties(
-    layers: Layers, box: Interval, bounds: list[Interval], weight: float, *, tolerance: float = 0.5
+    layers: Layers, box: Interval, boxes: Boxes, weight: float, *, tolerance: float = 0.5
 ) -> dict[str, Tensor]:
     """λ L_tightness and λ L_relu for `weight` = λ; nothing at λ = 0."""
     if weight <= 0:
         return {}
-    tightness, balance = shi_regularisers(layers, box, bounds, tolerance)
+    tightness, balance = shi_regularisers(layers, box, boxes, tolerance)
     return {"tightness": weight * tightness, "balance": weight * balance}
 
 
-def shi_regularisers(
-    layers: Layers, box: Interval, bounds: list[Interval], tolerance: float = 0.5
-) -> tuple[Tensor, Tensor]:
-    """L_tightness and L_relu of Shi et al. 2021 over the m layers with a ReLU, from the bounds l̂_i, û_i before each:
+def shi_regularisers(layers: Layers, box: Interval, boxes: Boxes, tolerance: float = 0.5) -> tuple[Tensor, Tensor]:
+    """L_tightness and L_relu of Shi et al. 2021 over the m layers, from the bounds l̂_i, û_i before each:
 
         L_tightness = 1/(τ m) Σ_i [τ − E(Δ_0) / E(Δ_i)]₊,
         L_relu      = 1/(τ m) Σ_i [τ − min(α_i, 1/α_i)]₊ + [τ − min(β_i, 1/β_i)]₊
@@ -54,13 +52,16 @@ def shi_regularisers(
 
         α_i = Σ_active c_i / −Σ_inactive c_i,    β_i = Σ_active (c_i − c̄_i)² / Σ_inactive (c_i − c̄_i)².
 
-    A layer with neither kind counts as balanced. # box: pixels
+    A layer with neither kind counts as balanced, as does one of other activations than ReLUs. # box: pixels
     """
+    bounds, functions = boxes.before, boxes.functions(layers)
     centres = [(lower + upper) / 2 for lower, upper in bounds]
     averages = mean_over_processes(torch.stack([c.mean() for c in centres]))
     rows = []
-    for (lower, upper), centre, average in zip(bounds, centres, averages, strict=True):
+    for (lower, upper), function, centre, average in zip(bounds, functions, centres, averages, strict=True):
         active, inactive = (lower > 0).to(centre), (upper < 0).to(centre)
+        if function is not None:
+            active = inactive = torch.zeros_like(centre)
         spread = (centre - average).square()
         kinds = [centre * active, -centre * inactive, spread * active, spread * inactive]
         rows.append(torch.stack([(upper - lower).mean() / 2, *(kind.mean() for kind in kinds)]))

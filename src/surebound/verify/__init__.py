@@ -5,3 +5,5 @@ paper did.
 """
 
 SEARCHES = ("default", "paper")
+FEW_INPUTS = 6
+"""That vary, up to which a box is bisected before torch is imported (`surebound.verify.first`)."""

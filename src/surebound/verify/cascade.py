@@ -21,6 +21,7 @@ from torch import Tensor
 from surebound.memory import is_out_of_memory
 from surebound.problem import Counterexample, Region
 from surebound.proof.record import BoxRecord
+from surebound.verify.begun import Begun
 from surebound.verify.clock import OutOfTime
 from surebound.verify.record import Recording
 from surebound.verify.subject import Subject
@@ -54,6 +55,7 @@ class Question:
         self.branching: str | None = None  # how it was split
         self.searched_by = ""  # workers or threads, if that was a question
         self.record: BoxRecord | None = None  # where a proof is written down
+        self.begun: Begun | None = None  # a bisection of its box, perhaps, to go on with
         self.refinable = True  # whether its layers may yet be bounded more tightly
 
     @cached_property

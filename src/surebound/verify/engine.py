@@ -13,18 +13,16 @@ from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
 from surebound.bounds.around import enclosure_over
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.root import PASS_PRODUCTS
 from surebound.errors import UsageError
 from surebound.memory import available
 from surebound.network.arrays import to_numpy
-from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Counterexample, Domain, Region
 from surebound.verify.clock import Budget, Clock
 from surebound.verify.confirm import Confirm, Confirming
 from surebound.verify.options import Options
-from surebound.verify.points import TryPoints
+from surebound.verify.points import Look, TryPoints
 from surebound.verify.search import Limits
 
 CURVED = ("auto", "upb", "input")  # what networks with other activations than ReLUs can be split by
@@ -98,25 +96,15 @@ class Engine:
         """Looks at points for counterexamples, and attacks from new ones for a share of the time that passes."""
         strategy, clock = self.options.strategy, self.clock
         begin, attacks = clock.elapsed + strategy.later_attacks_after, Budget(strategy.later_attacks)
-        objective = Objective(self.fast_network, regions, thin="nearest")
-        together = max(1, PASS_PRODUCTS // (len(regions) * max(products(self.network, self.network.output), 1)))
-
-        def values(x: Tensor) -> Tensor:
-            clock.check()
-            return objective.value(x)
+        look = Look(self.fast_network, regions, self.confirm, clock.check)
 
         def try_points(points: Tensor) -> Counterexample | None:
-            x = objective.clip(points.float()[None].expand(len(regions), -1, -1))
-            value = torch.cat([values(part) for part in x.split(together, dim=1)], dim=1)
-            for g, i in torch.nonzero(value <= 0).tolist()[:16]:
-                found = self.confirm(to_numpy(x[g, i].double()), [regions[g]])
-                if found is not None:
-                    return found
-            if not attacks.allows(clock.elapsed - begin):
-                return None
+            found = look(points)
+            if found is not None or not attacks.allows(clock.elapsed - begin):
+                return found
             with attacks.spent():
                 attack = self.options.search_attack
-                start = x[:, : attack.restarts] if strategy.from_minimisers else None
+                start = look.inside(points[: attack.restarts]) if strategy.from_minimisers else None
                 return self.attack(attack, regions, start)
 
         return try_points

@@ -1,10 +1,11 @@
 """The first attempt at a property, on NumPy arrays: what it settles is settled before torch could be imported.
 
 It is the beginning of the cascade (`surebound.verify.stages`) in small: a few points for a counterexample, then
-intervals, FastLin and CROWN for a proof. The arithmetic is the cascade's own, over arrays instead of tensors.
+intervals, FastLin and CROWN for a proof, and where few inputs vary, the search that bisects the box, for a moment. The
+arithmetic and the search are the cascade's own, over arrays instead of tensors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,15 @@ from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.network.model import Model
 from surebound.problem import Counterexample, Property, Region, Status, Verdict, stack_rows
+from surebound.verify import FEW_INPUTS
+from surebound.verify.begun import Begun
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.confirm import Confirm
+from surebound.verify.points import Look
+from surebound.verify.queue import Queue
+from surebound.verify.spaces.inputs import InputSpace
+from surebound.verify.strategy import Strategy
+from surebound.verify.tree import Tree
 
 PRODUCTS = 2**26
 """Multiply-adds of a pass for all regions, beyond which torch is faster, its import included."""
@@ -27,24 +35,40 @@ ELEMENTS = 2**24
 STEPS = (1.0, 1.0, 0.5, 0.5, 0.25, 0.25)
 """Half widths of the box that a point moves along the sign of its gradient, one after the other."""
 LINES: tuple[Lines, ...] = ("interval", "fastlin", "crown")
+SECONDS = 0.5
+"""That bisecting may take: beyond, torch is worth its import, for more threads than one."""
 
 
-def first_attempt(model: Model, problem: Property, clock: Clock, *, seed: int = 0) -> Verdict | None:
-    """The verdict, if a few points or one backward pass settle it. `model` over NumPy arrays."""
+def first_attempt(
+    model: Model,
+    problem: Property,
+    clock: Clock,
+    *,
+    seed: int = 0,
+    bisect: bool = True,
+    seconds: float = SECONDS,
+    slow: Callable[[], None] = lambda: None,
+) -> Verdict | Begun | None:
+    """The verdict, if a few points, one backward pass or a short search settle it, else where that search stands.
+
+    `model` over NumPy arrays. The search may take some seconds; once half of them are over, it is `slow`.
+    """
     model.check_fits(problem)
     regions = [region for region in problem.regions if not region.box.empty]
     if not regions or regions[0].box.norm != "inf" or not _small(model.network, regions):
         return None
     try:
-        with np.errstate(all="ignore"), clock.phase("attack"):  # NaN and infinity prove nothing
-            found = _counterexample(model, regions, clock)
-        if found is not None:
-            return _verdict("sat", clock, seed, counterexample=found)
-        with np.errstate(all="ignore"):
-            proved = all(_proved(model.network, group, clock) for group in _by_box(regions))
+        with np.errstate(all="ignore"):  # NaN and infinity prove nothing
+            with clock.phase("attack"):
+                found = _counterexample(model, regions, clock)
+            if found is not None:
+                return _verdict("sat", clock, seed, counterexample=found)
+            if all(_proved(model.network, group, clock) for group in _by_box(regions)):
+                return _verdict("unsat", clock, seed, subproblems=len(regions))
+            bisect = bisect and 0 < problem.varying <= FEW_INPUTS and _quick(model.network, regions)
+            return _bisected(model, regions, clock, seed, seconds, slow) if bisect else None
     except OutOfTime:
         return None
-    return _verdict("unsat", clock, seed, subproblems=len(regions)) if proved else None
 
 
 def _small(network: Network, regions: Sequence[Region]) -> bool:
@@ -94,3 +118,28 @@ def _proved(network: Network, regions: Sequence[Region], clock: Clock) -> bool:
         if (best > 0).all():
             return True
     return False
+
+
+def _quick(network: Network, regions: Sequence[Region]) -> bool:
+    """Whether one box takes no time, and every region can be proved of it."""
+    symbols = network.inputs + sum(network.widths)
+    return all(len(r.constant) for r in regions) and symbols * products(network, network.output) <= PRODUCTS
+
+
+def _bisected(
+    model: Model, regions: Sequence[Region], clock: Clock, seed: int, seconds: float, slow: Callable[[], None]
+) -> Verdict | Begun | None:
+    """What the search that bisects boxes finds out in some seconds."""
+    look = Look(model.network, regions, Confirm(model.network, model.replay), clock.check)
+    space, queue = InputSpace(model.network, regions, Strategy(), clock), Queue(2**28)
+    tree = Tree(space, queue, clock, look)
+    paused = tree.grow(lambda tree: "half" if tree.seconds > seconds / 2 else None)
+    if paused is not None:
+        slow()
+        paused = tree.grow(lambda tree: "slow" if tree.seconds > seconds else None)
+    if paused is not None:  # what is undecided is not in the queue
+        return None if tree.undecided else Begun(regions, queue.pop(len(queue)), tree.subproblems)
+    more: dict[str, Any] = {"subproblems": tree.subproblems, "branching": "input"}
+    if tree.found is not None:
+        return _verdict("sat", clock, seed, counterexample=tree.found, **more)
+    return _verdict("unsat", clock, seed, **more) if tree.proved else None

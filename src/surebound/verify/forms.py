@@ -8,24 +8,17 @@ beside such a product: the weights below are a least-squares fit to the eleven b
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.precision import float32_is_kept
-from surebound.bounds.root import CHUNK_ELEMENTS, PASS_PRODUCTS
 from surebound.bounds.sparse import is_sparse
-from surebound.bounds.timed import Check
-from surebound.bounds.zonotope import Forward
 from surebound.network.cost import products
 from surebound.network.graph import Network
-from surebound.network.linear import size
 
 PRODUCTS_PER_SECOND = 2**34  # multiply-adds of float32 passes, about
-SYMBOL_PRODUCTS = 8 * PASS_PRODUCTS  # multiply-adds of a pass forwards, which looks at the clock at every operation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,29 +62,6 @@ class Costs:
 
     def _entries(self, weight: Tensor) -> float:
         return self.non_zero * int(weight.count_nonzero()) if is_sparse(weight) else float(weight.numel())
-
-
-def forwards(network: Network, check: Check, dtype: torch.dtype = torch.float32) -> Forward:
-    """How layers are bounded forwards: with as many symbols as fit in memory, and in the time between two checks."""
-    widest = max(size(node.shape) for node in network.nodes)
-    most = min(CHUNK_ELEMENTS // widest, SYMBOL_PRODUCTS // max(products(network, network.output), 1))
-    return Forward(network, dtype if float32_is_kept(network.device) else torch.float64, most, check)
-
-
-def sharpest_forwards(network: Network, lower: Tensor, upper: Tensor, check: Check, room: float = 1.02) -> Forward:
-    """The same in float32, or in float64 if layers are wider in float32 than that by more than there is `room` for.
-
-    What operations round is carried on by |A|, which in deep networks grows with each of them, and in proportion to the
-    box: where float32 is too coarse for one box, it is for all of its parts. # (1, *input_shape) each
-    """
-    thin, wide = (forwards(network, check, dtype) for dtype in (torch.float32, torch.float64))
-    return thin if _total_width(thin, lower, upper) <= room * _total_width(wide, lower, upper) else wide
-
-
-def _total_width(forward: Forward, lower: Tensor, upper: Tensor) -> float:
-    enclosure = Enclosure(forward.network, lower, upper)
-    forward.tighten(enclosure)
-    return float(sum((high - low).sum() for low, high in map(enclosure.layer, range(len(forward.network.layers)))))
 
 
 def cheapest(folded: FoldedForm, enclosure: Enclosure, costs: Costs = Costs()) -> Form:

@@ -1,15 +1,22 @@
 """One batch of subproblems, whatever is split: the only thing that a queue holds and that a tree hands around."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from surebound.network.arrays import Precision, concat, counting, library, repeated, retyped, tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Subproblems, one to a row of every tensor."""
+    """Subproblems, one to a row of every tensor, or of every NumPy array."""
 
     region: Tensor  # (nodes,) int64, the region (or the row) that each is a part of
     bound: Tensor  # (nodes,) what is known of it from below: it orders the queue and proves nothing
@@ -19,31 +26,38 @@ class Nodes:
     state: dict[str, Tensor]  # (nodes, …) what its space keeps: splits and duals, or the ends of a box
 
     @staticmethod
-    def roots(region: Tensor, state: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> "Nodes":
+    def roots(region: Tensor, state: dict[str, Tensor], dtype: Precision | torch.dtype = "float32") -> Nodes:
         """Unsplit subproblems, of which nothing is known."""
-        zero = torch.zeros_like(region)
-        return Nodes(region, torch.full_like(region, -torch.inf, dtype=dtype), zero, zero - 1, zero - 1, state)
+        zero = library(region).zeros_like(region)
+        return Nodes(region, retyped(zero, dtype) - inf, zero, zero - 1, zero - 1, state)
 
     def __len__(self) -> int:
         return len(self.region)
 
-    def __getitem__(self, index: Tensor) -> "Nodes":
+    def __getitem__(self, index: Tensor) -> Nodes:
         state = {name: value[index] for name, value in self.state.items()}
         return Nodes(
             self.region[index], self.bound[index], self.depth[index], self.split[index], self.number[index], state
         )
 
-    def halved(self) -> "Nodes":
+    def halved(self) -> Nodes:
         """Each node twice in a row, one level deeper: its halves, once their splits are put in."""
-        both = self[torch.arange(len(self), device=self.region.device).repeat_interleave(2)]
-        return replace(both, depth=both.depth + 1, split=both.split.new_full(both.split.shape, -1))
+        both = self[repeated(counting(self.region, len(self)), 2)]
+        return replace(both, depth=both.depth + 1, split=0 * both.split - 1)
+
+    def tensors(self, device: str = "cpu") -> Nodes:
+        """The same over torch's tensors on a device, which share the numbers if they are there."""
+        state = {name: tensor(value, device) for name, value in self.state.items()}
+        own = (self.region, self.bound, self.depth, self.split, self.number)
+        region, bound, depth, split, number = (tensor(column, device) for column in own)
+        return Nodes(region, bound, depth, split, number, state)
 
 
 def joined(parts: Sequence[Nodes]) -> Nodes:
     """Batches of one space, one after the other."""
     own = ([getattr(p, name) for p in parts] for name in ("region", "bound", "depth", "split", "number"))
-    region, bound, depth, split, number = map(torch.cat, own)
-    state = {name: torch.cat([p.state[name] for p in parts]) for name in parts[0].state}
+    region, bound, depth, split, number = (concat(column, 0) for column in own)
+    state = {name: concat([p.state[name] for p in parts], 0) for name in parts[0].state}
     return Nodes(region, bound, depth, split, number, state)
 
 
@@ -53,7 +67,7 @@ def halves_by_sign(parents: Nodes, first: Tensor | None = None) -> Nodes:
     # first: (parents,) int8
     """
     halves = parents.halved()
-    one = torch.ones_like(parents.split, dtype=torch.int8) if first is None else first
-    place = torch.arange(len(halves), device=parents.split.device), parents.split.repeat_interleave(2)
-    halves.state["signs"][place] = torch.stack([one, -one], dim=1).flatten()
+    one = retyped(0 * parents.split + 1, "int8") if first is None else first
+    signs, n = halves.state["signs"], counting(one, len(parents))
+    signs[2 * n, parents.split], signs[2 * n + 1, parents.split] = one, -one
     return halves

@@ -11,6 +11,7 @@ from surebound.network.model import Model
 from surebound.problem import Property, Robustness, Status, Verdict, listed
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
+from surebound.verify.begun import Begun
 from surebound.verify.cascade import Question, Settled, run
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
@@ -25,10 +26,12 @@ def verify(
     options: Options,
     on_progress: OnProgress | None = None,
     clock: Clock | None = None,
+    begun: Begun | None = None,
 ) -> Verdict:
     """Decide a property. See `surebound.verify` for the public form.
 
-    A `clock` that started earlier counts what came before, towards the timeout as well.
+    A `clock` that started earlier counts what came before, towards the timeout as well. A bisection that was `begun`
+    over some of the property's regions goes on, if there is one and no proof is to be written down.
     """
     clock = Clock(options.timeout, on_progress) if clock is None else clock
     model = model.tensors(options.device)
@@ -38,6 +41,9 @@ def verify(
     if prop.regions:
         options.check_norm(prop.regions[0].box.norm)
     questions = _by_box(prop, network if options.proof else None)
+    if begun is not None and not options.proof:
+        for question in questions:
+            question.begun = begun.tensors(options.device)
     with plain_convolutions(options.device):
         outcome = _decide(Engine(model, options, clock), questions)
     return Verdict(

@@ -9,14 +9,17 @@ import os
 import tempfile
 import zlib
 from array import array
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from surebound.errors import ResourceError
+from surebound.network.arrays import alike, to_numpy
 from surebound.verify.node import Nodes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _COLUMNS = ("region", "bound", "depth", "split", "number")
 
@@ -61,7 +64,7 @@ class Queue:
         """`budget` in bytes; what does not fit is kept on disk."""
         self._budget, self._depth_first = budget, depth_first
         self._record = np.dtype([])
-        self._device = torch.device("cpu")  # of the nodes, which are kept in the processor's memory or on disk
+        self._sample: Tensor | None = None  # of the library that nodes are of
         self._in_memory = 0
         self._memory: NDArray[np.void] = np.empty(0, self._record)
         self._disk: _Spill | None = None
@@ -88,11 +91,11 @@ class Queue:
         """Add nodes."""
         columns = {**{name: getattr(nodes, name) for name in _COLUMNS}, **nodes.state}
         if not self._record.names:
-            self._device = nodes.region.device
-            self._begin(np.dtype([(n, v[:0].cpu().numpy().dtype, tuple(v.shape[1:])) for n, v in columns.items()]))
+            self._begin(np.dtype([(n, to_numpy(v[:0]).dtype, tuple(v.shape[1:])) for n, v in columns.items()]))
+            self._sample = nodes.region[:0]
         records = np.empty(len(nodes), self._record)
         for name, value in columns.items():
-            records[name] = value.cpu().numpy()
+            records[name] = to_numpy(value)
         slots = [self._slot() for _ in range(len(nodes))]
         for bound, slot in zip(nodes.bound.tolist(), slots, strict=True):
             self._pushed += 1  # all of them first: `lowest` holds also if the disk is full
@@ -110,7 +113,8 @@ class Queue:
         records = self._read(np.array(slots, dtype=np.int64))
         for slot in slots:
             heapq.heappush(self._unused, slot)
-        columns = {name: torch.from_numpy(records[name].copy()).to(self._device) for name in self._record.names or ()}
+        assert self._sample is not None
+        columns = {name: alike(records[name].copy(), self._sample) for name in self._record.names or ()}
         region, bound, depth, split, number = (columns.pop(name) for name in _COLUMNS)
         return Nodes(region, bound, depth, split, number, columns)
 

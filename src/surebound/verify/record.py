@@ -11,8 +11,9 @@ from torch import Tensor
 from surebound.bounds.beta_crown import Ascent, Duals, Splits
 from surebound.bounds.witness import on_grid
 from surebound.network.arrays import to_numpy
+from surebound.proof import ROOM
 from surebound.proof.forest import Forest, Leaves
-from surebound.proof.record import ROOM, BoxRecord
+from surebound.proof.record import BoxRecord
 from surebound.verify.node import Nodes
 from surebound.verify.subject import Subject
 from surebound.verify.tree import How

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.around import enclosure_over
+from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.margins import interval_rows, linear_rows
-from surebound.bounds.root import CHUNK_ELEMENTS, LayerBounding
 from surebound.bounds.timed import Check
 from surebound.network.activation import Lines as Kind
+from surebound.network.cost import CHUNK_ELEMENTS
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Region, stack_rows
-from surebound.proof.record import ROOM
+from surebound.proof import ROOM
 from surebound.verify.cascade import Question, Settled
 
 

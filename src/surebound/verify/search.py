@@ -8,6 +8,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.errors import ResourceError
 from surebound.network.graph import Network
 from surebound.problem import Counterexample, Region
+from surebound.verify.begun import Begun
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.crew import Crew
 from surebound.verify.grounds import Inputs, Neurons
@@ -46,6 +47,7 @@ class Limits:
     seed: int = 0
     record: Recording | None = None  # where a proof is written down
     sharing: Sharing | None = None  # who else may take part
+    begun: Begun | None = None  # where to go on, if not at the roots
 
 
 def search_neurons(
@@ -147,6 +149,8 @@ class _Search:
         self.clock, self.limits, self.crew, self.programs = clock, limits, crew, programs
         self.queue = Queue(limits.memory)
         self.tree = Tree(space, self.queue, clock, try_points, sink)
+        if limits.begun is not None:
+            self.tree.resume(limits.begun.nodes, limits.begun.subproblems)
 
     def run(self) -> Outcome:
         try:

@@ -10,7 +10,8 @@ import numpy as np
 from surebound.bounds.root import settle_layers
 from surebound.verify.cascade import Question, Settled
 from surebound.verify.engine import Engine
-from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs, forwards
+from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs
+from surebound.verify.forwards import forwards
 from surebound.verify.roots import root_bounds
 from surebound.verify.search import Outcome, search_inputs, search_neurons, search_points
 from surebound.verify.spaces.layers import refine
@@ -45,7 +46,8 @@ class Bisection:
         question.branching = "input"
         points = engine.try_points(regions)
         strategy, workers = engine.options.strategy, sharing(engine, regions)
-        limits = replace(engine.limits, record=question.recording, patience=patience, sharing=workers)
+        begun = None if question.begun is None else question.begun.among(regions)
+        limits = replace(engine.limits, record=question.recording, patience=patience, sharing=workers, begun=begun)
         return _ended(
             question, search_inputs(engine.network, regions, strategy, engine.clock, points, limits), self.name
         )

@@ -8,7 +8,7 @@ depends on these numbers, only the time until it is there. They were chosen on t
 from dataclasses import dataclass, field
 
 from surebound.bounds.beta_crown import Ascent
-from surebound.bounds.root import LayerBounding
+from surebound.bounds.bounding import LayerBounding
 from surebound.errors import UsageError
 from surebound.verify import SEARCHES
 
@@ -63,6 +63,10 @@ class Strategy:
     # The search over neurons
     ascent: Ascent = Ascent()  # of every node; `iterations` says how often
     iterations: Iterations = Iterations()
+    planes_after: int | None = 500  # subproblems of a region before it gets planes above its neurons; None: no planes
+    planes: Ascent = Ascent(iterations=40)  # by which they are found,
+    planes_gain: float = 0.05  # of what its root's bound lacks, which they have to gain to be kept,
+    planes_limit: int = 2**24  # numbers in the forms of all regions that have some
     polish: int = 4  # times as many iterations for a node whose duals are the bottleneck; 1: none
     batch: int | None = None  # nodes bounded at once; None: by memory and cache
 
@@ -124,6 +128,7 @@ def paper(branching: str = "upb") -> Strategy:
         descents=0.0,
         refinements=(),
         programs=False,
+        planes_after=None,
     )
 
 

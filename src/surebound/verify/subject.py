@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Specification, Splits, ascend, evaluate
+from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.kernel import Kernel
+from surebound.bounds.planes import Planes
 from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.timed import Check, timed
 from surebound.branching.bias import biases
@@ -32,6 +34,7 @@ class Subject:
     form: Form  # float64
     specification: Specification  # float64
     check: Check = never  # raises when the time is up
+    planes: tuple[Planes, ...] | None = None  # above neurons, in the place of lines; not for the multipliers of LPs
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to another process, whose clock is its own: not what can be made from the rest."""
@@ -40,6 +43,7 @@ class Subject:
             "form": self.form,
             "specification": self.specification,
             "check": never,
+            "planes": self.planes,
         }
 
     @cached_property
@@ -51,9 +55,15 @@ class Subject:
         return timed(self.form.compressed(), self.check)
 
     @cached_property
+    def _planed_form(self) -> Form:
+        assert isinstance(self.form, FoldedForm) and self.planes is not None
+        return timed(self.form.with_planes(self.planes).compressed(), self.check)
+
+    @cached_property
     def kernel(self) -> Kernel | None:
         """The folded form, ready for the ascent."""
-        return self.form.kernel()
+        kernel = self.form.kernel()
+        return kernel if kernel is None or self.planes is None else kernel.with_planes(self.planes)
 
     @cached_property
     def fast_specification(self) -> Specification:
@@ -126,7 +136,8 @@ class Subject:
         """The bound at given duals in float64, its rounding error taken off. # (nodes,) float64"""
         wide = duals.to(torch.float64)
         wide = replace(wide, mix=_nonnegative(wide.mix))
-        return self._sound(nodes, wide, self.specification.mixed(nodes.region, wide.mix))
+        start = self.specification.mixed(nodes.region, wide.mix)
+        return self._sound(nodes, wide, start, planes=self.planes is not None)
 
     def sound_leaf_bound(self, region: int, signs: Tensor, duals: dict[str, Tensor]) -> float:
         """The same for one node with an LP's `multipliers`, whose π need not add up to 1."""
@@ -150,10 +161,10 @@ class Subject:
         mix[0, : len(weights)] = weights * scale
         return {"mix": mix, "alpha": alpha.clamp(0.0, 1.0)[None], "beta": beta.clamp_min(0.0)[None] * scale}
 
-    def _sound(self, nodes: Splits, duals: Duals, start: Rows) -> Tensor:
-        slopes = Slopes.of(self.relaxation, nodes.signs)
+    def _sound(self, nodes: Splits, duals: Duals, start: Rows, *, planes: bool = False) -> Tensor:
+        slopes = Slopes.of(self.relaxation, nodes.signs, planes=planes)
         ready = replace(duals, alpha=slopes.fixed(duals.alpha), beta=_nonnegative(duals.beta))
-        return evaluate(self._sound_form, start, slopes, ready, keep=False).bound
+        return evaluate(self._planed_form if planes else self._sound_form, start, slopes, ready, keep=False).bound
 
 
 def _nonnegative(multipliers: Tensor | None) -> Tensor | None:

@@ -5,19 +5,22 @@ What is split, and how a batch is bounded, soundly evaluated and closed at a lea
 or as a leaf that is decided.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import torch
-from torch import Tensor
-
+from surebound.network.arrays import counting, library
 from surebound.problem import Counterexample
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.early_stop import Pace
 from surebound.verify.node import Nodes
 from surebound.verify.points import TryPoints
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 How = Literal["bound", "leaf", "undecided"]
 
@@ -30,7 +33,7 @@ class Bounded:
     proved: Tensor  # (nodes,) bool: soundly, no counterexample is in it
     hints: dict[str, Tensor]  # (nodes, …)
 
-    def __getitem__(self, index: Tensor) -> "Bounded":
+    def __getitem__(self, index: Tensor) -> Bounded:
         hints = {name: value[index] for name, value in self.hints.items()}
         return Bounded(self.nodes[index], self.proved[index], hints)
 
@@ -129,7 +132,7 @@ class Tree:
         self.in_hand = float("-inf")  # the lowest bound among the nodes that are out of the queue
         self.begun = False
 
-    def grow(self, pause: "Pause | None" = None) -> str | None:
+    def grow(self, pause: Pause | None = None) -> str | None:
         """Until nothing is open, or a counterexample is found, or `pause` gives a reason, which is returned."""
         begin, before = time.monotonic(), self.seconds
         try:
@@ -178,9 +181,9 @@ class Tree:
         """A lower bound of all that is not proved; of no use once a counterexample is found."""
         return min(self.frontier, 0.0 if self.undecided else float("inf"))
 
-    def resume(self, nodes: Nodes) -> None:
-        """Begin with nodes that another tree has queued, numbered from 0."""
-        self.begun, self.in_hand = True, float("inf")
+    def resume(self, nodes: Nodes, subproblems: int = 0) -> None:
+        """Begin with nodes that another tree has queued, numbered from 0, after so many subproblems."""
+        self.begun, self.in_hand, self.subproblems = True, float("inf"), subproblems
         self.queue.push(self._numbered(nodes))
 
     def _pick(self) -> Nodes:
@@ -200,12 +203,13 @@ class Tree:
         Returns the lower bound of the first two.
         """
         worst = float("inf")
-        for part in torch.arange(len(fresh), device=fresh.region.device).split(max(2, self.space.batch)):
+        step, every = max(2, self.space.batch), counting(fresh.region, len(fresh))
+        for first in range(0, len(fresh), step):
             self.clock.check()
-            bounded = self.space.bound(fresh[part])
-            self.subproblems += len(part)
+            bounded = self.space.bound(fresh[every[first : first + step]])
+            self.subproblems += len(bounded.nodes)
             self.closed += int(bounded.proved.sum())
-            if int(part[0]) == 0:
+            if first == 0:
                 worst = float(bounded.nodes.bound[:2].min())
             if self.sink is not None:
                 self.sink.closed(bounded.nodes[bounded.proved], "bound")
@@ -226,7 +230,7 @@ class Tree:
         return False
 
     def _requeue(self, nodes: Nodes) -> None:
-        for leaf in torch.nonzero(nodes.split < 0):
+        for leaf in library(nodes.split).argwhere(nodes.split < 0):
             if self.found is None:
                 self._decide(nodes[leaf])
         rest = nodes[nodes.split >= 0]
@@ -249,7 +253,7 @@ class Tree:
 
     def _numbered(self, nodes: Nodes) -> Nodes:
         first, self.numbers = self.numbers, self.numbers + len(nodes)
-        return replace(nodes, number=torch.arange(first, self.numbers, device=nodes.region.device))
+        return replace(nodes, number=first + counting(nodes.region, len(nodes)))
 
 
 Pause = Callable[[Tree], str | None]

@@ -37,7 +37,8 @@ class Setup:
 
     def __call__(self) -> Do[Piece, Answer]:
         torch.set_num_threads(1)
-        return Searcher(self)
+        with plain_convolutions(self.options.device):
+            return Searcher(self)
 
 
 @final

@@ -11,8 +11,8 @@ from interval_oracle import Array, Box, Net, cross_entropies, intervals, logits,
 from surebound.errors import UsageError
 from surebound.train.batch import Batch, Draws
 from surebound.train.cauchy import Projections
-from surebound.train.chain import Chain
 from surebound.train.interval import Interval
+from surebound.train.learner import Learner
 from surebound.train.linear_bounds import fastlin_layers
 from surebound.train.losses.cap import CAP, _norms, _Relaxed, projected_layers
 
@@ -45,7 +45,7 @@ def dense_layers(net: Net, low: Array, high: Array) -> list[Box]:
     return found
 
 
-def expected(chain: Chain, batch: Batch, bounds: str, l1: float) -> float:
+def expected(chain: Learner, batch: Batch, bounds: str, l1: float) -> float:
     net, (x, low, high, y) = matrices(chain), pixels(batch)
     boxes = intervals(net, low, high)[:-1]
     z = np.zeros((len(y), CLASSES))
@@ -164,7 +164,7 @@ def test_shares_of_a_batch_average_to_the_whole() -> None:
 def test_shallow_networks_are_exact(bounds: Any) -> None:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(72, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)]
-    chain = Chain(torch.nn.Sequential(torch.nn.Flatten(), *layers).double(), (2, 6, 6))
+    chain = Learner(torch.nn.Sequential(torch.nn.Flatten(), *layers).double(), (2, 6, 6))
     batch = tiny_batch(kappa=1.0)
     total = CAP(bounds=bounds)(chain, batch).total.item()
     assert total == pytest.approx(expected(chain, batch, "fastlin", 0.0), rel=1e-10)

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from chains import tiny_batch, tiny_chain
+from chains import affine_modules, tiny_batch, tiny_chain
 from torch import Tensor, nn
 
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Draws, Terms
 from surebound.train.cauchy import Projections
-from surebound.train.chain import Chain
+from surebound.train.learner import Learner
 from surebound.train.losses.colt import COLT
 from surebound.train.zonotope import enclose
 
@@ -28,8 +28,8 @@ def cross_entropy(module: nn.Sequential, x: Tensor, y: Tensor) -> float:
     return float(np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(len(y)), y.numpy()]))
 
 
-def l1(chain: Chain, start: int) -> float:
-    return sum(float(np.abs(m.weight.detach().numpy()).sum()) for m, _ in chain.parts[start:])
+def l1(chain: Learner, start: int) -> float:
+    return sum(float(np.abs(m.weight.detach().numpy()).sum()) for m in affine_modules(chain)[start:])
 
 
 def test_stage_zero_is_regularised_adversarial_training() -> None:
@@ -45,7 +45,7 @@ def test_stage_zero_is_regularised_adversarial_training() -> None:
         x = x.detach().requires_grad_(True)
         (g,) = torch.autograd.grad(nn.functional.cross_entropy(chain.module(x), batch.y), x)
         x = (x + 0.25 * radius * g.sign()).clamp(lower, upper).detach()
-    conv = chain.parts[0][0]
+    conv = affine_modules(chain)[0]
     c = conv((centre - chain.module[0].mean) / chain.module[0].std)
     r = nn.functional.conv2d(radius / chain.module[0].std, conv.weight.abs(), None, 1, 1)
     c, r = c.detach().numpy(), r.detach().numpy()
@@ -111,8 +111,8 @@ def test_gradients(stage: int, norm: bool, options) -> None:
         return loss(chain, tiny_batch(stage=stage))
 
     run().total.backward()
-    for k, pair in enumerate(chain.parts):
-        for p in (p for m in pair if m is not None for p in m.parameters()):
+    for k, place in enumerate(chain.places.values()):
+        for p in place.parameters:
             if k < stage:
                 assert p.grad is None
                 continue
@@ -130,7 +130,7 @@ def test_gradients(stage: int, norm: bool, options) -> None:
 def test_frozen_layers_get_no_gradients_even_if_they_ask() -> None:
     chain = tiny_chain()
     COLT(rho=RHO, projections=5)(chain, tiny_batch(stage=2)).total.backward()
-    assert [m.weight.grad is None for m, _ in chain.parts] == [True, True, False, False]
+    assert [m.weight.grad is None for m in affine_modules(chain)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(("kappa", "names"), [(0.0, {"l1", "previous"}), (1.0, {"l1", "adversarial", "area"})])
@@ -170,7 +170,7 @@ def test_float32_gives_nearly_the_same(options) -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(UsageError, match="stage 2 of a network of 4 affine layers with rho for 2 stages"):
+    with pytest.raises(UsageError, match="stage 2 of a network of 4 blocks with rho for 2 stages"):
         COLT(rho=(0.1, 0.0))(tiny_chain(), tiny_batch(stage=2))
     with pytest.raises(UsageError, match="one number ≥ 0 per stage, got \\[\\]"):
         COLT(rho=())

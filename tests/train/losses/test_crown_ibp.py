@@ -10,13 +10,13 @@ from interval_oracle import Array, cross_entropies, intervals, logits, matrices,
 
 from surebound.errors import UsageError
 from surebound.train.batch import Batch
-from surebound.train.chain import Chain
 from surebound.train.interval import propagate
+from surebound.train.learner import Learner
 from surebound.train.losses import crown_ibp
 from surebound.train.losses.crown_ibp import CROWNIBP, fused_loss
 
 
-def crown(chain: Chain, batch: Batch, weights: Array) -> Array:
+def crown(chain: Learner, batch: Batch, weights: Array) -> Array:
     """Lower bounds of Σ_j w_j (z_y − z_j) by CROWN on intervals. # weights: (batch, rows, classes) -> (batch, rows)"""
     net, (_, low, high, y) = matrices(chain), pixels(batch)
     hidden = intervals(net, low, high)[:-1]
@@ -35,7 +35,7 @@ def crown(chain: Chain, batch: Batch, weights: Array) -> Array:
     return found
 
 
-def expected(chain: Chain, batch: Batch, beta: float, fusion: str, l1: float) -> float:
+def expected(chain: Learner, batch: Batch, beta: float, fusion: str, l1: float) -> float:
     net, (x, low, high, y) = matrices(chain), pixels(batch)
     rows, classes = np.arange(len(y)), len(net[-1][0])
     upper = worst(net, low, high, y)
@@ -78,11 +78,9 @@ def test_without_beta_there_is_no_backward_pass(monkeypatch: pytest.MonkeyPatch)
     assert totals[0] == totals[1]
 
 
-def fused(chain: Chain, batch: Batch, **options: Any) -> torch.Tensor:
+def fused(chain: Learner, batch: Batch, **options: Any) -> torch.Tensor:
     layers = chain.layers()
-    bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
-    hidden = (bounds[-1][0].relu(), bounds[-1][1].relu())
-    return fused_loss(layers, bounds, hidden, batch.box, batch.y, **options).detach()
+    return fused_loss(layers, propagate(layers, *batch.box), batch.box, batch.y, **options).detach()
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-4, 0.03, 0.2])

@@ -13,13 +13,13 @@ from torch import nn
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch
-from surebound.train.chain import Chain, Layers
+from surebound.train.learner import Layers, Learner
 from surebound.train.losses.ibp_r import IBPR, hull_areas
 
 Array = NDArray[np.float64]
 
 
-def areas(chain: Chain, batch: Batch) -> Array:
+def areas(chain: Learner, batch: Batch) -> Array:
     """Σ_j [−l̂_j]₊ᵀ [û_j]₊ over all affine layers, the logits among them. # (batch, layers)"""
     mean, std = chain.module[0].mean.numpy(), chain.module[0].std.numpy()
     x = batch.x.numpy()
@@ -38,7 +38,7 @@ def cross_entropy(z: Array, y: Array) -> Array:
     return np.log(np.exp(z).sum(1)) - z[np.arange(len(y)), y]
 
 
-def expected(loss: IBPR, chain: Chain, batch: Batch, *, keep: Array | None = None) -> float:
+def expected(loss: IBPR, chain: Learner, batch: Batch, *, keep: Array | None = None) -> float:
     """Eq. 6 with the loss's own attack, which has its own tests."""
     y = batch.y.numpy()
     with torch.no_grad():

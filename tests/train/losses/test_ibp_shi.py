@@ -16,8 +16,9 @@ from interval_oracle import Array, Box, cross_entropies, intervals, logits, matr
 from surebound.errors import UsageError
 from surebound.train import LOSSES
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
 from surebound.train.config import OptimiserConfig, Schedule, read_config
+from surebound.train.interval import Boxes
+from surebound.train.learner import Learner
 from surebound.train.losses.ibp import IBP
 from surebound.train.losses.ibp_shi import IBPShi
 from surebound.train.run import run
@@ -77,7 +78,7 @@ def test_training_hands_losses_the_share_of_the_radius(tmp_path: Path, monkeypat
     seen = []
     call = IBPShi.__call__
 
-    def spy(self: IBPShi, chain: Chain, batch: Batch) -> Terms:
+    def spy(self: IBPShi, chain: Learner, batch: Batch) -> Terms:
         seen.append((batch.eps, batch.risen))
         return call(self, chain, batch)
 
@@ -127,7 +128,7 @@ def test_layers_with_one_or_neither_kind_of_stable_neuron() -> None:
         (ends, ends + 1, 2.0),  # all active
         (-ends - 1, -ends, 2.0),  # all inactive
     ]:
-        tightness, balance = shi_regularisers(layers, box, [(lower, upper)])
+        tightness, balance = shi_regularisers(layers, box, Boxes([(lower, upper)], {}))
         assert balance.item() == expected
         (gradient,) = torch.autograd.grad(tightness + balance, ends)
         assert torch.isfinite(gradient).all()

@@ -7,12 +7,12 @@ from functools import cache
 import pytest
 import torch
 import torch.distributed as dist
-from chains import CLASSES, SHAPE, tiny_batch, tiny_chain
+from chains import CLASSES, SHAPE, affine_modules, tiny_batch, tiny_chain
 from torch import Tensor, nn
 
 from surebound.train import LOSSES, parallel
 from surebound.train.batch import Batch, Draws, Loss, Terms
-from surebound.train.chain import Chain
+from surebound.train.learner import Learner
 from surebound.train.validate import Validation, validate
 
 METHODS = [(name, 0) for name in LOSSES] + [("colt", 1), ("colt", 2)]  # (name, stage); later stages freeze layers
@@ -29,20 +29,20 @@ def made(name: str) -> Loss:
     return LOSSES[name]()
 
 
-def staged(stage: int, *, norm: bool = False, dtype: torch.dtype = torch.float64) -> Chain:
+def staged(stage: int, *, norm: bool = False, dtype: torch.dtype = torch.float64) -> Learner:
     """A chain whose first `stage` layers are frozen."""
     chain = tiny_chain(norm=norm, dtype=dtype)
     freeze(chain, stage)
     return chain
 
 
-def freeze(chain: Chain, stage: int) -> None:
+def freeze(chain: Learner, stage: int) -> None:
     chain.module.requires_grad_(False)
     for parameter in chain.parameters(start=stage):
         parameter.requires_grad_(True)
 
 
-def gradients(terms: Terms, chain: Chain) -> list[Tensor | None]:
+def gradients(terms: Terms, chain: Learner) -> list[Tensor | None]:
     chain.module.zero_grad(set_to_none=True)
     terms.total.backward()
     return [None if p.grad is None else p.grad.clone() for p in chain.parameters()]
@@ -73,7 +73,7 @@ def test_a_total_with_gradients_and_parts_without(
     assert terms.parts and all(p.shape == () and torch.isfinite(p) for p in terms.parts.values())
     assert not any(p.requires_grad for p in terms.parts.values())
     assert all(p.grad is None for p in chain.module.parameters()), "an attack left gradients behind"
-    for k, (affine, _) in enumerate(chain.parts):
+    for k, affine in enumerate(affine_modules(chain)):
         assert affine.weight.requires_grad == (k >= stage)
     found = gradients(terms, chain)
     frozen = len(found) - len(chain.parameters(start=stage))
@@ -108,7 +108,7 @@ def test_single_precision_is_close_to_double(name: str, stage: int) -> None:
 # ── Values ──
 
 
-def natural_losses(chain: Chain, batch: Batch) -> Tensor:
+def natural_losses(chain: Learner, batch: Batch) -> Tensor:
     with torch.no_grad():
         z = chain.module.train()(batch.x)
         return torch.logsumexp(z, 1) - z.gather(1, batch.y[:, None]).squeeze(1)
@@ -198,7 +198,7 @@ class TwoProcesses:
         self._barrier.wait()
         return mean
 
-    def run(self, loss: Loss, chains: list[Chain], batches: list[Batch]) -> list[tuple[float, list[Tensor | None]]]:
+    def run(self, loss: Loss, chains: list[Learner], batches: list[Batch]) -> list[tuple[float, list[Tensor | None]]]:
         """Totals and gradients of both."""
         results: dict[int, tuple[float, list[Tensor | None]]] = {}
 

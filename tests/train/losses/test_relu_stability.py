@@ -1,29 +1,30 @@
 """ReLU stability, against eq. 4 of the IBP-R paper in NumPy, products of dense matrices, samples and differences."""
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from chains import tiny_batch, tiny_chain
+from chains import affine_modules, affine_ops, tiny_batch, tiny_chain
 from interval_oracle import Box, Net, cross_entropies, intervals, logits, matrices, pixels, slopes
 from torch import Tensor, nn
 
 from surebound.errors import UsageError
+from surebound.network.conv import Conv
+from surebound.network.graph import value
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch
-from surebound.train.chain import Chain, Layer
 from surebound.train.interval import propagate
-from surebound.train.losses.relu_stability import ReLUStability, improved_bounds, joint_cost, joint_radius
+from surebound.train.learner import Learner
+from surebound.train.losses.relu_stability import Layer, ReLUStability, improved_bounds, joint_cost, joint_radius
 
 
-def steady_chain(seed: int = 0, norm: bool = False) -> Chain:
+def steady_chain(seed: int = 0, norm: bool = False) -> Learner:
     """A chain of whose first neurons about half are active on their whole boxes."""
     chain = tiny_chain(seed=seed, norm=norm)
     with torch.no_grad():
-        bias = chain.parts[0][0].bias
+        bias = affine_modules(chain)[0].bias
         assert bias is not None
         bias += torch.tensor([1.5, 0.3, 0.0, -0.3], dtype=bias.dtype)
     return chain
@@ -49,7 +50,7 @@ def improved(net: Net, box: Box) -> list[Box]:
     return [first, second, *rest[:-1]]
 
 
-def expected(loss: ReLUStability, chain: Chain, batch: Batch) -> float:
+def expected(loss: ReLUStability, chain: Learner, batch: Batch) -> float:
     net, (x, low, high, y) = matrices(chain), pixels(batch)
     hidden = improved(net, (low, high)) if loss.bounds == "improved" else intervals(net, low, high)[:-1]
     products = np.concatenate([(lo * up).reshape(len(y), -1) for lo, up in hidden], axis=1)
@@ -75,12 +76,12 @@ def test_the_total_is_eq_4(bounds: Any, form: Any, kappa: float) -> None:
 def test_improved_bounds_hold_samples_and_are_tighter(norm: bool, rng: np.random.Generator) -> None:
     chain, batch = steady_chain(norm=norm), tiny_batch()
     layers = chain.layers()
-    found = improved_bounds(layers, batch.box, joint_limit=1e9)
-    plain = propagate(layers, *batch.box, stop=3)
+    found = improved_bounds(layers, batch.box, joint_limit=1e9).before
+    plain = propagate(layers, *batch.box).before
     for _ in range(100):
         x = layers.normalise(torch.lerp(*batch.box, torch.from_numpy(rng.uniform(size=batch.x.shape).round())))
-        for layer, (low, high) in zip(layers.affine, found, strict=False):
-            x = layer(x)
+        for layer, (low, high) in zip(affine_ops(layers), found, strict=False):
+            x = value(layer, x)
             assert (low <= x + 1e-12).all() and (x <= high + 1e-12).all()
             x = x.relu()
     torch.testing.assert_close(found[0], plain[0])
@@ -91,8 +92,12 @@ def test_improved_bounds_hold_samples_and_are_tighter(norm: bool, rng: np.random
 
 def dense(layer: Layer) -> Tensor:
     """The matrix of a layer, column by column."""
-    eye = torch.eye(prod(layer.in_shape), dtype=torch.float64).reshape(-1, *layer.in_shape)
-    return replace(layer, bias=None)(eye).flatten(1).T
+    eye = torch.eye(prod(in_shape(layer)), dtype=torch.float64).reshape(-1, *in_shape(layer))
+    return layer.apply(eye).flatten(1).T
+
+
+def in_shape(layer: Layer) -> tuple[int, ...]:
+    return layer.in_shape if isinstance(layer, Conv) else layer.image or (layer.weight.shape[1],)
 
 
 PAIRS: dict[str, tuple[nn.Module, ...]] = {
@@ -115,7 +120,7 @@ def test_the_joint_radius_is_that_of_the_matrices(name: str, block: int) -> None
     first, second = _pair(modules, last)
     generator = torch.Generator().manual_seed(0)
     active = (torch.rand(3, *first.shape, generator=generator) < 0.6).double()
-    radius = torch.rand(3, *first.in_shape, generator=generator, dtype=torch.float64)
+    radius = torch.rand(3, *in_shape(first), generator=generator, dtype=torch.float64)
     weights = torch.rand(3, *second.shape, generator=generator, dtype=torch.float64)
     found = joint_radius(first, second, active, radius, block=block)
     products = dense(second) @ (active.flatten(1).unsqueeze(2) * dense(first))
@@ -130,19 +135,21 @@ def _pair(modules: nn.Sequential, out: int) -> tuple[Layer, Layer]:
     """Both layers, read from a chain that goes on after them."""
     shape = modules(torch.zeros(1, 2, 7, 8).double()) if isinstance(modules[1], nn.Conv2d) else torch.zeros(1, out)
     head = nn.Linear(shape[0].numel(), 2).double()
-    chain = Chain(nn.Sequential(modules[0], nn.ReLU(), modules[1], nn.ReLU(), head), (2, 7, 8))
-    first, second = chain.layers().affine[:2]
+    flat = [[nn.Flatten()] if isinstance(m, nn.Linear) else [] for m in modules]
+    before = [*flat[0], modules[0], nn.ReLU(), *flat[1], modules[1], nn.ReLU()]
+    chain = Learner(nn.Sequential(*before, nn.Flatten(), head), (2, 7, 8))
+    first, second = affine_ops(chain.layers())[:2]
     return first, second
 
 
 def test_beyond_the_limit_are_intervals() -> None:
     chain, batch = steady_chain(), tiny_batch()
     layers = chain.layers()
-    cost = joint_cost(*layers.affine[:2])
+    cost = joint_cost(*affine_ops(layers)[:2])
     assert cost == 9 * (4 * 4 * 4) * 5 * (2 * 6 * 6)  # positions, neurons and outputs, inputs in a 6 × 6 window
     within, beyond = (improved_bounds(layers, batch.box, joint_limit=limit) for limit in (cost, cost - 1))
-    assert (within[1][0] > beyond[1][0]).any()
-    torch.testing.assert_close(beyond, propagate(layers, *batch.box, stop=3))
+    assert (within.before[1][0] > beyond.before[1][0]).any()
+    torch.testing.assert_close(beyond.before, propagate(layers, *batch.box).before)
 
 
 @pytest.mark.parametrize("options", [{}, {"form": "published"}, {"bounds": "interval"}], ids=str)
@@ -156,7 +163,7 @@ def test_gradients_are_finite_differences(options: dict[str, Any], norm: bool) -
 def test_shallow_networks() -> None:
     torch.manual_seed(0)
     body = [nn.Linear(72, 6), nn.ReLU(), nn.Linear(6, 3)]
-    chain = Chain(nn.Sequential(nn.Flatten(), *body).double(), (2, 6, 6))
+    chain = Learner(nn.Sequential(nn.Flatten(), *body).double(), (2, 6, 6))
     totals = [ReLUStability(bounds=b)(chain, tiny_batch()).total.item() for b in ("improved", "interval")]  # type: ignore[arg-type]
     assert totals[0] == totals[1]
 

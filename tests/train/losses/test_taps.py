@@ -12,11 +12,12 @@ from interval_oracle import cross_entropies, matrices, pixels, slopes, total, wo
 from torch import Tensor
 
 from surebound.errors import UsageError
+from surebound.network.graph import value
 from surebound.train import LOSSES
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Loss
-from surebound.train.chain import Chain
-from surebound.train.interval import propagate, worst_logits
+from surebound.train.interval import ends, propagate, worst_logits
+from surebound.train.learner import Learner
 from surebound.train.losses.ibp import IBP
 from surebound.train.losses.ibp_shi import IBPShi
 from surebound.train.losses.sabr import SABR
@@ -26,9 +27,9 @@ from surebound.train.losses.taps import TAPS, Estimators, connect, latent_attack
 ATTACK = TAPS().latent_attack
 
 
-def latent_box(chain: Chain, start: int) -> tuple[Tensor, Tensor]:
-    bounds = propagate(chain.layers(tiny_batch().x), *tiny_batch().box, stop=start)
-    return bounds[-1][0].relu(), bounds[-1][1].relu()
+def latent_box(chain: Learner, start: int) -> tuple[Tensor, Tensor]:
+    layers = chain.layers(tiny_batch().x)
+    return ends(*propagate(layers, *tiny_batch().box).at[layers.cuts[start]])
 
 
 def test_every_margin_is_taken_at_its_own_point() -> None:
@@ -59,7 +60,7 @@ def test_points_lie_in_the_box_and_beat_random_ones(start: int) -> None:
     for _ in range(50):
         share = torch.rand(points.shape, generator=generator, dtype=torch.float64).round()
         assert (found >= estimators.margins(torch.lerp(*(v[:, None] for v in box), share)) - 1e-9).all()
-    bound = worst_logits(layers, latent_box(chain, 3), batch.y)
+    bound = worst_logits(layers, propagate(layers, *batch.box), batch.y)
     assert (estimators.worst_logits(points) <= bound + 1e-9).all()  # an estimate from below of what intervals bound
     again = latent_attack(replace(ATTACK, restarts=3), estimators, box, tiny_batch())
     assert (estimators.margins(again) >= found - 1e-9).all()
@@ -73,7 +74,7 @@ def test_on_a_linear_classifier_the_estimate_is_exact() -> None:
     box, layers = latent_box(chain, 3), chain.layers()
     points = latent_attack(ATTACK, Estimators(layers, 3, batch.y, 3), box, batch)
     for n, y in enumerate(batch.y):
-        z = layers.affine[-1](torch.where(corners, box[1][n], box[0][n]))
+        z = value(layers.last, torch.where(corners, box[1][n], box[0][n]))
         torch.testing.assert_close(
             Estimators(layers, 3, batch.y, 3).worst_logits(points)[n], (z - z[:, y : y + 1]).amax(0)
         )
@@ -113,7 +114,7 @@ def test_the_total_is_the_formula(product: str) -> None:
 
 
 def test_the_product_has_a_weighted_gradient() -> None:
-    def gradients(chain: Chain, value: Tensor) -> list[Tensor]:
+    def gradients(chain: Learner, value: Tensor) -> list[Tensor]:
         found = torch.autograd.grad(value, chain.parameters(), retain_graph=True, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, chain.parameters(), strict=True)]
 
@@ -128,7 +129,7 @@ def test_the_product_has_a_weighted_gradient() -> None:
     rest = (points - low * box[0][:, None] - high * box[1][:, None]).detach()
     z = estimators.worst_logits(rest + low * box[0][:, None] + high * box[1][:, None])
     taps = F.cross_entropy(z, batch.y)
-    ibp = F.cross_entropy(worst_logits(layers, latent_box(chain, 3), batch.y), batch.y)
+    ibp = F.cross_entropy(worst_logits(layers, propagate(layers, *batch.box), batch.y), batch.y)
     expected = [3 * ibp * a + taps * b for a, b in zip(gradients(chain, taps), gradients(chain, ibp), strict=True)]
     loss = TAPS(weight=3.0, product="batch", l1=0.0)
     for found, wanted in zip(gradients(chain, loss(chain, batch).total), expected, strict=True):
@@ -167,7 +168,7 @@ def test_in_single_precision_all_gradients_are_finite() -> None:
 def test_nonsense_is_refused() -> None:
     assert (LOSSES["taps"], LOSSES["staps"]) == (TAPS, STAPS)
     with pytest.raises(
-        UsageError, match="taps: classifier_layers is 4; expected from 1 to 3, for a network of 4 affine"
+        UsageError, match="taps: classifier_layers is 4; expected from 1 to 3, for a network of 4 blocks"
     ):
         TAPS(classifier_layers=4)(tiny_chain(), tiny_batch())
     with pytest.raises(UsageError, match="taps: classifier_layers is 0; expected at least 1"):

@@ -1,26 +1,30 @@
 """CAP: the convex outer adversarial polytope, training on the FastLin dual bound."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from surebound.network.graph import Input, Neurons, value
+from surebound.network.op import Affine, Shape
 from surebound.train.batch import Batch, Draws, Terms
 from surebound.train.cauchy import Projections
-from surebound.train.chain import Chain, Layers, linear
-from surebound.train.interval import Interval, affine_interval, propagate
+from surebound.train.interval import Interval, propagate
+from surebound.train.learner import Layers, Learner, image_layout
 from surebound.train.linear_bounds import (
     apply_rows,
     as_logits,
+    band,
     blocks,
     fastlin_bounds,
     fastlin_layers,
+    first_layers,
     from_memory_order,
     memory_order,
     rival_rows,
-    triangle,
 )
 from surebound.train.mixture import expect_within, natural_part
 
@@ -63,9 +67,9 @@ class CAP:
         expect_within("cap", l1=self.l1)
         self._projections()
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
-        total, parts = natural_part(chain, layers, batch, self.l1)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
+        total, parts = natural_part(learner, layers, batch, self.l1)
         if batch.kappa > 0:
             rows, constant, rivals = rival_rows(layers, batch.y)
             margins, _ = fastlin_bounds(layers, self._hidden(layers, batch), batch.box, rows, constant)
@@ -75,9 +79,9 @@ class CAP:
         return Terms(total, parts)
 
     def _hidden(self, layers: Layers, batch: Batch) -> list[Interval]:
-        """l̂ and û of every layer but the last."""
+        """l̂ and û of every layer."""
         if self.bounds == "interval":
-            return propagate(layers, *batch.box, stop=len(layers.affine) - 1)
+            return propagate(layers, *batch.box).before
         if self.bounds == "fastlin":
             return fastlin_layers(layers, batch.box)
         return projected_layers(layers, batch.box, batch.draws, self._projections())
@@ -114,39 +118,79 @@ class _Relaxed(torch.autograd.Function):
         return to_g, to_slope, to_half, None
 
 
+@dataclass(frozen=True, eq=False)
+class _Projected:
+    """A node on the way: its centre, and where the Cauchy vectors of each group of generators arrive.
+
+    Groups are named by the node that they come up at; if all are merged, they are one.
+    """
+
+    centre: Tensor  # (batch, *shape)
+    vectors: dict[int, Tensor]  # (batch, count, n), in memory order
+
+
 def projected_layers(layers: Layers, box: Interval, draws: Draws, projections: Projections) -> list[Interval]:
-    """Estimates of the FastLin bounds on x̂_k for every layer but the last, with gradients."""
-    if len(layers.affine) == 1:
-        return []
-    first = layers.affine[0]
-    lower, upper = layers.normalise(box[0]), layers.normalise(box[1])
-    found = [affine_interval(first, lower, upper)]
-    if len(layers.affine) == 2:
-        return found
-    centre, radius = first((lower + upper) / 2), memory_order((upper - lower) / 2, 1)
-    cauchy = memory_order(projections.draw(draws, first.in_shape, lower), 1)  # (count, inputs)
-    projected = apply_rows(linear(first), cauchy * radius.unsqueeze(1))  # (batch, count, neurons)
-    for layer in layers.affine[1:-1]:
-        t = triangle(*found[-1], "parallel")
-        half = t.intercept / 2
-        cauchy = memory_order(projections.draw(draws, layer.in_shape, half), 1)
-        a, h = memory_order(t.upper_slope, 1), memory_order(half, 1)
-        if projections.groups == "merged":
-            projected = cast(Tensor, _Relaxed.apply(projected, a, h, cauchy))  # type: ignore[no-untyped-call]
-        else:
-            projected = torch.cat([projected * a.unsqueeze(1), cauchy * h.unsqueeze(1)], 1)
-        projected = apply_rows(linear(layer), projected)
-        centre = layer(t.upper_slope * centre + half)
-        radius = from_memory_order(_norms(projected, projections), layer.shape)
-        found.append((centre - radius, centre + radius))
-    return found
+    """Estimates of the FastLin bounds on x̂_k for every layer, with gradients; exact for those that no other comes
+    before."""
+    network, found = layers.network, first_layers(layers, box)
+    if len(found) == len(network.layers):
+        return list(found.values())
+    lower, upper = map(layers.normalise, box)
+    radius = memory_order((upper - lower) / 2, 1)
+    cauchy = memory_order(projections.draw(draws, network.input_shape, lower), 1)  # (count, inputs)
+    nodes = {0: _Projected(image_layout((lower + upper) / 2), {0: cauchy * radius.unsqueeze(1)})}
+    for i in range(1, network.before(len(network.layers) - 1) + 1):
+        op, inputs = network.nodes[i].op, network.nodes[i].inputs
+        if isinstance(op, Neurons):
+            k, x = network.layer_of[i], nodes[inputs[0]]
+            if k not in found:
+                found[k] = _ends(x, op.shape, projections)
+            slope, shift, half = band(network.functions[k], *found[k])
+            cauchy = memory_order(projections.draw(draws, op.shape, half), 1)
+            a, h = memory_order(slope, 1), memory_order(half, 1)
+            nodes[i] = _Projected(slope * x.centre + shift, _relaxed(x.vectors, a, h, cauchy, i, projections))
+        elif not isinstance(op, Input):
+            nodes[i] = _pushed(op, [nodes[j] for j in inputs], [network.nodes[j].shape for j in inputs])
+        for j in inputs:
+            if network.last_use[j] <= i:
+                nodes.pop(j, None)
+    last = len(network.layers) - 1
+    if last not in found:
+        found[last] = _ends(nodes[network.before(last)], network.nodes[network.before(last)].shape, projections)
+    return [found[k] for k in range(len(network.layers))]
+
+
+def _pushed(op: Affine, inputs: list[_Projected], shapes: list[Shape]) -> _Projected:
+    """Through an affine operation; a group that an input does not have is zero there."""
+    groups = sorted({group for x in inputs for group in x.vectors})
+    sizes = [prod(shape) for shape in shapes]
+    vectors = {}
+    for group in groups:
+        like = next(x.vectors[group] for x in inputs if group in x.vectors)
+        rows = [
+            x.vectors[group] if group in x.vectors else like.new_zeros(*like.shape[:2], n)
+            for x, n in zip(inputs, sizes, strict=True)
+        ]
+        vectors[group] = apply_rows(op, rows, shapes)
+    return _Projected(value(op, *(x.centre for x in inputs)), vectors)
+
+
+def _relaxed(
+    vectors: dict[int, Tensor], slope: Tensor, half: Tensor, cauchy: Tensor, node: int, projections: Projections
+) -> dict[int, Tensor]:
+    """Through a relaxed activation, which brings up generators of its own."""
+    if projections.groups == "merged":
+        return {0: cast(Tensor, _Relaxed.apply(vectors[0], slope, half, cauchy))}  # type: ignore[no-untyped-call]
+    return {g: v * slope.unsqueeze(1) for g, v in vectors.items()} | {node: cauchy * half.unsqueeze(1)}
+
+
+def _ends(x: _Projected, shape: Shape, projections: Projections) -> Interval:
+    norms = [_norms(vectors, projections) for vectors in x.vectors.values()]
+    radius = from_memory_order(torch.stack(norms).sum(0) if len(norms) > 1 else norms[0], shape)
+    return x.centre - radius, x.centre + radius
 
 
 def _norms(projected: Tensor, projections: Projections, elements: int = NORM_ELEMENTS) -> Tensor:
-    """ℓ1 norms, estimated for each group of vectors and added up. # (batch, groups · count, n) -> (batch, n)"""
+    """ℓ1 norms, estimated from a group's vectors. # (batch, count, n) -> (batch, n)"""
     size = max(1, elements // projected[0].numel())
-    norms = [
-        torch.stack([projections.estimate(g.transpose(0, 1)) for g in part.split(projections.count, 1)]).sum(0)
-        for part in projected.split(size)
-    ]
-    return torch.cat(norms)
+    return torch.cat([projections.estimate(part.transpose(0, 1)) for part in projected.split(size)])

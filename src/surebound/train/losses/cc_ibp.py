@@ -8,8 +8,8 @@ from torch import Tensor
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
 from surebound.train.expressive import check, expressive
+from surebound.train.learner import Learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class CCIBP:
     def __post_init__(self) -> None:
         check("cc-ibp", self)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        return expressive(chain, batch, self)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        return expressive(learner, batch, self)
 
     def combine(self, attacked: Tensor, worst: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(torch.lerp(attacked, worst, self.alpha), y)

@@ -1,6 +1,6 @@
 """COLT: layer after layer, adversarial training in latent spaces enclosed by zonotopes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch.nn.functional as F
@@ -10,21 +10,23 @@ from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import PER_STAGE, Batch, Terms
 from surebound.train.cauchy import Projections
-from surebound.train.chain import Chain, l1_norm
+from surebound.train.learner import Learner, l1_norm
 from surebound.train.mixture import expect_within
 from surebound.train.zonotope import enclose
 
 
 @dataclass(frozen=True, kw_only=True)
 class COLT:
-    """Balunović & Vechev 2020; eq. 5 of the IBP-R paper, at stage j with the first j affine layers frozen:
+    """Balunović & Vechev 2020; eq. 5 of the IBP-R paper, at stage j with the first j affine layers frozen or, in
+    general, the first j blocks (`Learner.blocks`: what ends where a single tensor carries everything):
 
         κ (CE(f^j(x′_j), y) + ρ_j [−l̂_{j+1}]₊ᵀ [û_{j+1}]₊) + (1 − κ) CE(f^{j−1}(x′_{j−1}), y) + λ ‖θ^j‖₁,
 
     means over the batch, with f^j the layers after the first j, θ^j their weights, and x′_j an attack's point in the
     zonotope ℂ_j(x) around their input: the attack moves its error terms in [−1, 1], in steps relative to these. At
     stage 0, ℂ_0 is the input's box, and the natural loss stands for the one of stage −1. l̂ and û are estimated from
-    Cauchy projections (`surebound.train.cauchy`) and have gradients to layer j + 1 alone.
+    Cauchy projections (`surebound.train.cauchy`) and have gradients to layer j + 1 alone; of a block with several
+    layers, all are summed up.
 
     By default this is the IBP-R paper's port (its appendix): norms by the ``geometric-mean`` of clipped variables.
     The authors' own has the ``median`` and an attack whose last step only evaluates (`TrainAttack.last_step`). Both
@@ -53,16 +55,15 @@ class COLT:
             )
         self._projections()
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
         j, kappa = batch.stage, batch.kappa
-        if not 0 <= j < min(len(self.rho), len(chain.parts)):
+        if not 0 <= j < min(len(self.rho), learner.blocks):
             raise UsageError(
-                f"colt: got stage {j} of a network of {len(chain.parts)} affine layers with rho for {len(self.rho)} "
+                f"colt: got stage {j} of a network of {learner.blocks} blocks with rho for {len(self.rho)} "
                 "stages; expected a stage below both numbers"
             )
-        layers = chain.layers(batch.x)
-        layers = replace(layers, affine=(*layers.detach().affine[:j], *layers.affine[j:]))
-        total = self.l1 * l1_norm(chain.weights(start=j))
+        layers = learner.layers(batch.x).detach(blocks=j)
+        total = self.l1 * l1_norm(learner.weights(start=j))
         parts: dict[str, Tensor] = {"l1": total.detach()}
         regularise = kappa > 0 and self.rho[j] > 0
         enclosure = enclose(layers, batch, depth=j, projections=self._projections(), regularise=regularise)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, Layers, flatten
-from surebound.train.interval import Interval, propagate, rectified, worst_logits
+from surebound.train.interval import Boxes, Interval, Middle, propagate, worst_logits
+from surebound.train.learner import Layers, Learner, flatten
 from surebound.train.linear_bounds import Slopes, as_logits, lower_bounds, rival_rows
 from surebound.train.mixture import expect_within, mix
 
@@ -46,45 +46,32 @@ class CROWNIBP:
         expect_within("crown-ibp", 0.0, 1.0, beta_end=self.beta_end)
         expect_within("crown-ibp", l1=self.l1)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
         beta = 1 - (1 - self.beta_end) * batch.ramp
         robust = self._robust(layers, batch, beta) if batch.kappa > 0 else None
-        return mix(chain, layers, batch, robust, l1=self.l1)
+        return mix(learner, layers, batch, robust, l1=self.l1)
 
     def _robust(self, layers: Layers, batch: Batch, beta: float) -> Tensor:
-        bounds = propagate(layers, *batch.box, stop=len(layers.affine) - 1)
-        hidden = rectified(bounds[-1])
+        boxes = propagate(layers, *batch.box)
         if beta > 0 and self.fusion == "loss":
-            return fused_loss(layers, bounds, hidden, batch.box, batch.y, beta=beta, slopes=self.slopes).mean()
+            return fused_loss(layers, boxes, batch.box, batch.y, beta=beta, slopes=self.slopes).mean()
         if beta == 1:  # nothing of the intervals' own margins is left
-            return F.cross_entropy(self._crown_logits(layers, bounds, batch), batch.y)
-        logits = worst_logits(layers, hidden, batch.y)
+            return F.cross_entropy(self._crown_logits(layers, boxes, batch), batch.y)
+        logits = worst_logits(layers, boxes, batch.y)
         if beta > 0:
-            logits = beta * self._crown_logits(layers, bounds, batch) + (1 - beta) * logits
+            logits = beta * self._crown_logits(layers, boxes, batch) + (1 - beta) * logits
         return F.cross_entropy(logits, batch.y)
 
-    def _crown_logits(self, layers: Layers, bounds: list[Interval], batch: Batch) -> Tensor:
+    def _crown_logits(self, layers: Layers, boxes: Boxes, batch: Batch) -> Tensor:
         rows, constant, rivals = rival_rows(layers, batch.y)
-        return as_logits(lower_bounds(layers, bounds, batch.box, rows, constant, slopes=self.slopes), rivals)
+        return as_logits(lower_bounds(layers, boxes.before, batch.box, rows, constant, slopes=self.slopes), rivals)
 
 
-def fused_loss(
-    layers: Layers,
-    bounds: list[Interval],
-    hidden: Interval,
-    box: Interval,
-    y: Tensor,
-    *,
-    beta: float,
-    slopes: Slopes,
-) -> Tensor:
-    """An upper bound on every sample's cross-entropy over its box, by loss fusion.
-
-    # hidden: bounds on the last layer's input, after its ReLU -> (batch,)
-    """
+def fused_loss(layers: Layers, boxes: Boxes, box: Interval, y: Tensor, *, beta: float, slopes: Slopes) -> Tensor:
+    """An upper bound on every sample's cross-entropy over its box, by loss fusion. # -> (batch,)"""
     rows, constant, _ = rival_rows(layers, y)
-    low, high = _differences(rows, constant, hidden)
+    low, high = _differences(rows, constant, boxes.at[layers.before_last])
     # All of S is scaled by e^−m, so that nothing overflows; m cancels, and so does its gradient.
     m = high.detach().amax(1, keepdim=True).clamp_min(0.0)
     one, top, bottom = (-m).exp().squeeze(1), (high - m).exp(), (low - m).exp()
@@ -96,7 +83,7 @@ def fused_loss(
     # Σ s_j d_j ≤ −min Σ s_j (z_y − z_j): one row.
     row = torch.einsum("bj,bj...->b...", chord, rows).unsqueeze(1)
     shift = (chord * constant).sum(1, keepdim=True)
-    linear = lower_bounds(layers, bounds, box, row, shift, slopes=slopes).squeeze(1)
+    linear = lower_bounds(layers, boxes.before, box, row, shift, slopes=slopes).squeeze(1)
     intercepts = (bottom - chord * low).sum(1)
     # S ≥ 1 by itself, so this only acts where rounding has eaten a bound that is far below e^m.
     crown = torch.maximum(one + intercepts - linear, one)
@@ -104,10 +91,9 @@ def fused_loss(
     return (beta * crown + (1 - beta) * interval).clamp_min(torch.finfo(top.dtype).tiny).log() + m.squeeze(1)
 
 
-def _differences(rows: Tensor, constant: Tensor, hidden: Interval) -> Interval:
-    """Intervals on z_j − z_y from the rows of z_y − z_j. # (batch, classes − 1) each"""
-    lower, upper = flatten(hidden[0]), flatten(hidden[1])
+def _differences(rows: Tensor, constant: Tensor, hidden: Middle) -> Interval:
+    """Intervals on z_j − z_y from the rows of z_y − z_j over the last operation's input. # (batch, classes − 1) each"""
     flat = rows.flatten(2)
-    centre = torch.einsum("bri,bi->br", flat, (lower + upper) / 2) + constant
-    radius = torch.einsum("bri,bi->br", flat.abs(), (upper - lower) / 2)
+    centre = torch.einsum("bri,bi->br", flat, flatten(hidden[0])) + constant
+    radius = torch.einsum("bri,bi->br", flat.abs(), flatten(hidden[1]))
     return -centre - radius, -centre + radius

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
 from surebound.train.expressive import check, expressive
+from surebound.train.learner import Learner
 from surebound.train.parallel import mean_over_processes
 
 _TINY = 1e-12  # of a cross-entropy, so that its powers have gradients
@@ -35,8 +35,8 @@ class ExpIBP:
     def __post_init__(self) -> None:
         check("exp-ibp", self)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        return expressive(chain, batch, self)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        return expressive(learner, batch, self)
 
     def combine(self, attacked: Tensor, worst: Tensor, y: Tensor) -> Tensor:
         adversarial, interval = (F.cross_entropy(z, y, reduction="none") for z in (attacked, worst))

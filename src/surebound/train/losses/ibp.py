@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, Layers
 from surebound.train.interval import propagate, robust_loss
+from surebound.train.learner import Layers, Learner
 from surebound.train.mixture import expect_within, mix
 
 
 def separate_loss(layers: Layers, lower: Tensor, upper: Tensor, y: Tensor) -> Tensor:
     """The mean cross-entropy of the lower bound on z_y against the upper bounds on all other z_j."""
-    low, high = propagate(layers, lower, upper)[-1]
+    low, high = propagate(layers, lower, upper).output(layers)
     true = torch.arange(low.shape[1], device=y.device) == y[:, None]
     return F.cross_entropy(torch.where(true, low, high), y)
 
@@ -37,11 +37,11 @@ class IBP:
     def __post_init__(self) -> None:
         expect_within("ibp", l1=self.l1)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
         robust = None
         if batch.kappa > 0 and self.last_layer == "fused":
             robust, _ = robust_loss(layers, *batch.box, batch.y)
         elif batch.kappa > 0:
             robust = separate_loss(layers, *batch.box, batch.y)
-        return mix(chain, layers, batch, robust, l1=self.l1)
+        return mix(learner, layers, batch, robust, l1=self.l1)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
 from surebound.train.interval import Interval, propagate
+from surebound.train.learner import Learner
 from surebound.train.mixture import expect_within, natural_part
 
 
@@ -45,13 +45,14 @@ class IBPR:
     def __post_init__(self) -> None:
         expect_within("ibp-r", half_rho=self.half_rho, l1=self.l1)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
-        total, parts = natural_part(chain, layers, batch, self.l1)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
+        total, parts = natural_part(learner, layers, batch, self.l1)
         if batch.kappa > 0:
             logits = layers.logits(self.attack.run(layers, batch))
             adversarial = F.cross_entropy(logits, batch.y)
-            bounds = propagate(layers, *batch.box)
+            boxes = propagate(layers, *batch.box)
+            bounds = [*boxes.relus(layers), boxes.output(layers)]
             areas = hull_areas(bounds) / (len(bounds) if self.layer_mean else 1)
             if self.mask:
                 judge = logits if self.mask_by == "attack" else layers.detach().clean_logits(batch.x)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
 from surebound.train.interval import robust_loss
+from surebound.train.learner import Learner
 from surebound.train.mixture import expect_within, mix
 from surebound.train.warmup import strength, warmup_penalties, with_radius
 
@@ -31,12 +31,12 @@ class IBPShi:
         expect_within("ibp-shi", regulariser=self.regulariser, l1=self.l1)
         expect_within("ibp-shi", 1e-6, 1.0, tolerance=self.tolerance)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
         weight = strength(self.regulariser, batch)
         if batch.kappa <= 0 and weight <= 0:
-            return mix(chain, layers, batch, None, l1=self.l1)
+            return mix(learner, layers, batch, None, l1=self.l1)
         box = with_radius(batch).box if weight > 0 else batch.box
-        robust, bounds = robust_loss(layers, *box, batch.y)
-        penalties = warmup_penalties(layers, box, bounds, weight, tolerance=self.tolerance)
-        return mix(chain, layers, batch, robust, l1=self.l1, penalties=penalties)
+        robust, boxes = robust_loss(layers, *box, batch.y)
+        penalties = warmup_penalties(layers, box, boxes, weight, tolerance=self.tolerance)
+        return mix(learner, layers, batch, robust, l1=self.l1, penalties=penalties)

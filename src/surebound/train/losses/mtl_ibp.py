@@ -7,8 +7,8 @@ from torch import Tensor
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
 from surebound.train.expressive import check, expressive
+from surebound.train.learner import Learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class MTLIBP:
     def __post_init__(self) -> None:
         check("mtl-ibp", self)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        return expressive(chain, batch, self)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        return expressive(learner, batch, self)
 
     def combine(self, attacked: Tensor, worst: Tensor, y: Tensor) -> Tensor:
         return (1 - self.alpha) * F.cross_entropy(attacked, y) + self.alpha * F.cross_entropy(worst, y)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
+from surebound.train.learner import Learner
 from surebound.train.mixture import expect_within, natural_part
 
 
@@ -20,9 +20,9 @@ class PGDTraining:
     def __post_init__(self) -> None:
         expect_within("pgd", l1=self.l1)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
-        total, parts = natural_part(chain, layers, batch, self.l1)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
+        total, parts = natural_part(learner, layers, batch, self.l1)
         if batch.kappa > 0:
             adversarial = F.cross_entropy(layers.logits(self.attack.run(layers, batch)), batch.y)
             parts["adversarial"] = adversarial.detach()

@@ -1,6 +1,6 @@
 """ReLU stability: adversarial training with a reward for neurons that keep their sign over the box."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, cast
 
@@ -10,11 +10,17 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from surebound.errors import UsageError
+from surebound.network.conv import Conv
+from surebound.network.graph import Relu, value
+from surebound.network.linear import Linear
+from surebound.network.op import absolute
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, Conv, Dense, Layer, Layers, absolute
-from surebound.train.interval import Interval, affine_interval, propagate, rectified
+from surebound.train.interval import Boxes, Interval, affine_middle, ends, middle, propagate
+from surebound.train.learner import Layers, Learner
 from surebound.train.mixture import natural_part
+
+Layer = Conv | Linear
 
 BLOCK_ELEMENTS = 2**22  # numbers in a block of composed weights: 16 MiB in float32
 
@@ -31,7 +37,8 @@ class ReLUStability:
 
     `bounds` ``improved`` ("improved interval arithmetic" there) bounds the first two affine layers jointly: with a the
     neurons of the first that are active on the whole box, x̂_2 = A_2 D_a (A_1 x + b_1) + A_2 (I − D_a) σ(x̂_1) + b_2 has
-    the radius |A_2 D_a A_1| r + |A_2 (I − D_a)| r_1. Later layers, or with ``interval`` all, go by intervals.
+    the radius |A_2 D_a A_1| r + |A_2 (I − D_a)| r_1. Later layers, or with ``interval`` all, go by intervals, as do all
+    of a network that does not begin with two affine layers and a ReLU after each.
     D_a differs between samples, so that A_2 D_a A_1 has to be made for each: where that would take more than
     `joint_limit` multiply-adds per sample, intervals are used instead. conv-2-255 takes 0.45e9, conv-8-255 1.5e9, cnn7
     2.8e9.
@@ -54,51 +61,62 @@ class ReLUStability:
                 f"got {self.rho}, {self.l1} and {self.joint_limit}"
             )
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
-        total, parts = natural_part(chain, layers, batch, self.l1)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
+        total, parts = natural_part(learner, layers, batch, self.l1)
         if batch.kappa > 0:
             adversarial = F.cross_entropy(layers.logits(self.attack.run(layers, batch)), batch.y)
-            stability = self.rho * self._instability(self._hidden(layers, batch.box)).mean()
+            bounds = self._hidden(layers, batch.box)
+            stability = self.rho * self._instability(bounds).mean() if bounds else adversarial.new_zeros(())
             parts |= {"adversarial": adversarial.detach(), "stability": stability.detach()}
             total = total + batch.kappa * (adversarial + stability)
         return Terms(total, parts)
 
     def _hidden(self, layers: Layers, box: Interval) -> list[Interval]:
-        if self.bounds == "improved":
-            return improved_bounds(layers, box, joint_limit=self.joint_limit)
-        return propagate(layers, *box, stop=len(layers.affine) - 1)
+        boxes = improved_bounds(layers, box, self.joint_limit) if self.bounds == "improved" else propagate(layers, *box)
+        return boxes.relus(layers)
 
     def _instability(self, bounds: list[Interval]) -> Tensor:
         """# (batch,)"""
         products = ((low * high).flatten(1) for low, high in bounds)
-        if self.form == "paper":
-            return torch.stack([torch.tanh(1 - p).sum(1) for p in products]).sum(0)
-        return torch.stack([-torch.tanh(1 + p).sum(1) for p in products]).sum(0)
+        terms = [torch.tanh(1 - p) if self.form == "paper" else -torch.tanh(1 + p) for p in products]
+        return torch.cat(terms, 1).sum(1)
 
 
-def improved_bounds(layers: Layers, box: Interval, *, joint_limit: float) -> list[Interval]:
-    """Bounds on x̂_k for every layer but the last, the first two bounded jointly if that is within the limit."""
-    end = len(layers.affine) - 1
-    if end < 2 or joint_cost(layers.affine[0], layers.affine[1]) > joint_limit:
-        return propagate(layers, *box, stop=end)
-    first, second = layers.affine[:2]
+def improved_bounds(layers: Layers, box: Interval, joint_limit: float) -> Boxes:
+    """Interval bounds, the first two affine layers bounded jointly where they follow each other with nothing but a ReLU
+    between, and within the limit."""
+    pair = _first_two(layers)
+    if pair is None or joint_cost(*pair) > joint_limit:
+        return propagate(layers, *box)
+    first, second = pair
     lower, upper = (layers.normalise(side) for side in box)
-    found = [affine_interval(first, lower, upper)]
-    low, high = rectified(found[0])
-    active = (found[0][0] > 0).to(low.dtype)
-    centre = second((low + high) / 2)
+    found = [ends(*affine_middle(first, middle(lower, upper)))]
+    centre, radius = middle(*found[0], rectify=True)
+    active = (found[0][0] > 0).to(centre.dtype)
     reach = (upper - lower) / 2
-    radius = absolute(second)((high - low) / 2 * (1 - active)) + joint_radius(first, second, active, reach)
-    found.append((centre - radius, centre + radius))
-    if end > 2:
-        found += propagate(layers, *rectified(found[1]), start=2, stop=end)
-    return found
+    spread = absolute(second).apply(radius * (1 - active)) + joint_radius(first, second, active, reach)
+    found.append(ends(value(second, centre), spread))
+    rest = propagate(layers, *ends(*middle(*found[1], rectify=True)), start=2)
+    return replace(rest, before=[*found, *rest.before])
+
+
+def _first_two(layers: Layers) -> tuple[Layer, Layer] | None:
+    """The first two affine layers, if the network begins with them and a ReLU after each."""
+    nodes = layers.network.nodes[1:5]
+    chained = len(layers.network.nodes) > 5 and all(node.inputs == (i,) for i, node in enumerate(nodes))
+    ops = [node.op for node in nodes]
+    if not chained or layers.cuts[1:3] != (2, 4) or not isinstance(ops[1], Relu) or not isinstance(ops[3], Relu):
+        return None
+    first, second = ops[0], ops[2]
+    if not isinstance(first, Layer) or not isinstance(second, Layer) or 3 in (first.weight.ndim, second.weight.ndim):
+        return None
+    return first, second
 
 
 def joint_cost(first: Layer, second: Layer) -> int:
     """The multiply-adds that `joint_radius` takes for a sample."""
-    if isinstance(second, Dense) or isinstance(first, Dense):
+    if isinstance(second, Linear) or isinstance(first, Linear):
         return second.weight.shape[0] * prod(first.shape) * first.weight[0].numel()
     channels, out = first.weight.shape[0], second.shape
     return prod(out) * channels * prod(second.weight.shape[2:]) * first.in_shape[0] * prod(_windows(first, second)[0])
@@ -115,7 +133,7 @@ def joint_radius(first: Layer, second: Layer, active: Tensor, radius: Tensor, *,
 
     def run(a: Tensor, r: Tensor) -> Tensor:
         rows = second.weight * a.flatten(1).unsqueeze(1)  # (samples, out, neurons between)
-        composed = first.adjoint(rows.reshape(-1, *first.shape)).flatten(1).unflatten(0, rows.shape[:2])
+        composed = first.adjoint(rows.reshape(-1, *first.shape))[0].flatten(1).unflatten(0, rows.shape[:2])
         return torch.bmm(composed.abs(), r.flatten(1).unsqueeze(2)).squeeze(2)
 
     return torch.cat([_again(run, a, r) for a, r in zip(active.split(count), radius.split(count), strict=True)])

@@ -5,12 +5,11 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, Layers
-from surebound.train.interval import Interval, affine_interval, propagate, rectified, worst_logits
+from surebound.train.interval import Interval, propagate, worst_logits
+from surebound.train.learner import Layers, Learner
 from surebound.train.mixture import expect_within, mix
 from surebound.train.warmup import strength, warmup_penalties, with_radius
 
@@ -35,19 +34,6 @@ def small_box(
         point = attack.search(layers.detach().logits, first, last, batch=batch, unit=unit)
     centre = torch.clamp(point, first, last)
     return torch.maximum(centre - tau, lower), torch.minimum(centre + tau, upper)
-
-
-def shrinking_bounds(layers: Layers, lower: Tensor, upper: Tensor, shrinking: float) -> list[Interval]:
-    """Interval bounds on all layers before the last, with boxes scaled by `shrinking` after every ReLU."""
-    if shrinking == 1:
-        return propagate(layers, lower, upper, stop=len(layers.affine) - 1)
-    lower, upper = layers.normalise(lower), layers.normalise(upper)
-    found: list[Interval] = []
-    for layer in layers.affine[:-1]:
-        if found:
-            lower, upper = rectified(found[-1], shrinking)
-        found.append(affine_interval(layer, lower, upper))
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +62,14 @@ class SABR:
         expect_within("sabr", 0.0, 1.0, subselection=self.subselection, shrinking=self.shrinking)
         expect_within("sabr", regulariser=self.regulariser, l1=self.l1)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
         weight = strength(self.regulariser, batch)
         if batch.kappa <= 0 and weight <= 0:
-            return mix(chain, layers, batch, None, l1=self.l1)
+            return mix(learner, layers, batch, None, l1=self.l1)
         outer = with_radius(batch) if weight > 0 else batch
         box = small_box(layers, outer, self.attack, self.subselection, self.attack_box)
-        bounds = shrinking_bounds(layers, *box, self.shrinking)
-        worst = worst_logits(layers, rectified(bounds[-1], self.shrinking), batch.y)
-        penalties = warmup_penalties(layers, box, bounds, weight)
-        return mix(chain, layers, batch, F.cross_entropy(worst, batch.y), l1=self.l1, penalties=penalties)
+        boxes = propagate(layers, *box, shrinking=self.shrinking)
+        worst = worst_logits(layers, boxes, batch.y)
+        penalties = warmup_penalties(layers, box, boxes, weight)
+        return mix(learner, layers, batch, F.cross_entropy(worst, batch.y), l1=self.l1, penalties=penalties)

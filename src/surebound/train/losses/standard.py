@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, l1_norm
+from surebound.train.learner import Learner, l1_norm
 from surebound.train.mixture import expect_within
 
 
@@ -18,7 +18,7 @@ class Standard:
     def __post_init__(self) -> None:
         expect_within("standard", l1=self.l1)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        natural = F.cross_entropy(chain.layers(batch.x).clean_logits(batch.x), batch.y)
-        l1 = self.l1 * l1_norm(chain.weights())
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        natural = F.cross_entropy(learner.layers(batch.x).clean_logits(batch.x), batch.y)
+        l1 = self.l1 * l1_norm(learner.weights())
         return Terms(natural + l1, {"l1": l1.detach(), "natural": natural.detach()})

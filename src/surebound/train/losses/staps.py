@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain
+from surebound.train.learner import Learner
 from surebound.train.losses.sabr import AttackBox, small_box
 from surebound.train.losses.taps import TAPS
 from surebound.train.mixture import expect_within, mix
@@ -28,11 +28,11 @@ class STAPS:
     def __post_init__(self) -> None:
         expect_within("staps", 0.0, 1.0, subselection=self.subselection, shrinking=self.shrinking)
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
         regularises = self.taps.regularises(batch)
         if batch.kappa <= 0 and not regularises:
-            return mix(chain, layers, batch, None, l1=self.taps.l1)
+            return mix(learner, layers, batch, None, l1=self.taps.l1)
         outer = with_radius(batch) if regularises else batch
         box = small_box(layers, outer, self.attack, self.subselection, self.attack_box)
-        return self.taps.over(chain, layers, batch, box, shrinking=self.shrinking)
+        return self.taps.over(learner, layers, batch, box, shrinking=self.shrinking)

@@ -10,9 +10,8 @@ from torch import Tensor
 from surebound.errors import UsageError
 from surebound.train.attack import TrainAttack
 from surebound.train.batch import Batch, Terms
-from surebound.train.chain import Chain, Layers, image_layout
-from surebound.train.interval import Interval, rectified, worst_logits
-from surebound.train.losses.sabr import shrinking_bounds
+from surebound.train.interval import Interval, ends, propagate, worst_logits
+from surebound.train.learner import Layers, Learner, image_layout
 from surebound.train.mixture import expect_within, mix
 from surebound.train.parallel import mean_over_processes
 from surebound.train.warmup import strength, warmup_penalties, with_radius
@@ -25,7 +24,7 @@ class Estimators:
     """One point of the latent box for every margin z_j − z_y, j ≠ y (the paper's multi-estimator PGD)."""
 
     layers: Layers
-    start: int  # the classifier's first affine layer
+    start: int  # the classifier's first block
     y: Tensor  # (batch,)
     classes: int
 
@@ -96,7 +95,8 @@ class TAPS:
 
         κ L_TAPS L_IBP + (1 − κ) CE(f(x), y) + λ₀ (1 − ε/ε_max) (L_tightness + L_relu) + λ ‖θ‖₁.
 
-    Intervals bound the input of the last `classifier_layers` affine layers. For every class j ≠ y an attack maximises
+    Intervals bound the input of the last `classifier_layers` affine layers or, in general, blocks of the network
+    (`Learner.blocks`): a block ends where a single tensor carries everything. For every class j ≠ y an attack maximises
     z_j − z_y over that latent box, and ž_j is its value there. The points have gradients to the ends of the box by
     `connect` with c = `gradient_connector`. The product's gradient is w ∇L_TAPS · L_IBP + L_TAPS · ∇L_IBP with
     w = `weight`, as in the released code; its value is that of the plain product. While ε rises, the robust loss is
@@ -129,34 +129,36 @@ class TAPS:
                 "latent boxes have radii, but no pixels"
             )
 
-    def __call__(self, chain: Chain, batch: Batch) -> Terms:
-        layers = chain.layers(batch.x)
-        return self.over(chain, layers, batch, (with_radius(batch) if self.regularises(batch) else batch).box)
+    def __call__(self, learner: Learner, batch: Batch) -> Terms:
+        layers = learner.layers(batch.x)
+        return self.over(learner, layers, batch, (with_radius(batch) if self.regularises(batch) else batch).box)
 
     def regularises(self, batch: Batch) -> bool:
         """Whether the regularisers of the warm-up are on."""
         return strength(self.regulariser, batch) > 0
 
-    def over(self, chain: Chain, layers: Layers, batch: Batch, box: Interval, *, shrinking: float = 1.0) -> Terms:
+    def over(self, learner: Learner, layers: Layers, batch: Batch, box: Interval, *, shrinking: float = 1.0) -> Terms:
         """The loss with given boxes of pixels in place of those of radius ε."""
-        count = len(layers.affine)
+        count = learner.blocks
+        if count < 2:
+            raise UsageError("taps: no single tensor cuts the network in two; expected one between its layers")
         if self.classifier_layers >= count:
             raise UsageError(
                 f"taps: classifier_layers is {self.classifier_layers}; expected from 1 to {count - 1}, "
-                f"for a network of {count} affine layers"
+                f"for a network of {count} blocks"
             )
         weight = strength(self.regulariser, batch)
         if batch.kappa <= 0 and weight <= 0:
-            return mix(chain, layers, batch, None, l1=self.l1)
-        bounds = shrinking_bounds(layers, *box, shrinking)
-        penalties = warmup_penalties(layers, box, bounds, weight)
-        worst = worst_logits(layers, rectified(bounds[-1], shrinking), batch.y)
+            return mix(learner, layers, batch, None, l1=self.l1)
+        boxes = propagate(layers, *box, shrinking=shrinking)
+        penalties = warmup_penalties(layers, box, boxes, weight)
+        worst = worst_logits(layers, boxes, batch.y)
         interval = F.cross_entropy(worst, batch.y, reduction="none")
         if batch.kappa <= 0 or (self.warmup == "ibp" and batch.ramp < 1):
-            return mix(chain, layers, batch, interval.mean(), l1=self.l1, penalties=penalties)
+            return mix(learner, layers, batch, interval.mean(), l1=self.l1, penalties=penalties)
         start = count - self.classifier_layers
         estimators = Estimators(layers, start, batch.y, worst.shape[1])
-        latent = rectified(bounds[start - 1], shrinking)
+        latent = ends(*boxes.at[layers.cuts[start]])
         points = connect(latent_attack(self.latent_attack, estimators, latent, batch), latent, self.gradient_connector)
         estimate = F.cross_entropy(estimators.worst_logits(points), batch.y, reduction="none")
         parts = {"interval": interval.mean(), "latent": estimate.mean()}
@@ -164,4 +166,4 @@ class TAPS:
             interval, estimate = (mean_over_processes(loss.mean()) for loss in (interval, estimate))
         scaled = self.weight * estimate + (1 - self.weight) * estimate.detach()
         robust = (scaled * interval).mean()
-        return mix(chain, layers, batch, robust, l1=self.l1, penalties=penalties, parts=parts)
+        return mix(learner, layers, batch, robust, l1=self.l1, penalties=penalties, parts=parts)

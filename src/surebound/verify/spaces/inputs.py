@@ -5,32 +5,39 @@ quickly as boxes shrink, which is why this beats splitting neurons in low dimens
 float64 with its rounding error taken off.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from surebound.bounds.beta_crown import Duals, Slopes, evaluate
+from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import Relaxation, relax_form
-from surebound.bounds.root import PASS_PRODUCTS, LayerBounding, tighten_layers
 from surebound.bounds.timed import timed
-from surebound.network.cost import products
+from surebound.network.arrays import concat, counting, double, flat, joined, library, positive, retyped, zeros
+from surebound.network.cost import PASS_PRODUCTS, products
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.problem import Region
-from surebound.proof.record import ROOM
+from surebound.proof import ROOM
 from surebound.verify.clock import Budget, Clock
-from surebound.verify.forms import sharpest_forwards
+from surebound.verify.forwards import sharpest_forwards
 from surebound.verify.node import Nodes
 from surebound.verify.strategy import Strategy
 from surebound.verify.tree import Bounded, Leaf
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _CHECKED = LayerBounding(slopes=("crown",), ascent=None)
 """How whoever checks a proof bounds the layers of a box."""
+_MOST = 1e300  # that an input may be expected to gain
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +53,7 @@ class _Best:
 
 
 class InputSpace:
-    """The boxes of regions. `network` in float64."""
+    """The boxes of regions. `network` in float64, over NumPy arrays or torch's tensors."""
 
     def __init__(
         self, network: Network, regions: Sequence[Region], strategy: Strategy, clock: Clock, *, recorded: bool = False
@@ -54,16 +61,15 @@ class InputSpace:
         """In a search that is `recorded`, a box counts as proved if whoever checks the proof can prove it, too."""
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
         self.recorded, self.rows = recorded, padded_rows(regions, network)
-        scale = torch.cat([part.flatten(1) for part in self.rows], dim=1).abs().amax(1)
-        self.least = ROOM * scale if recorded else torch.zeros_like(scale)  # of a bound that proves
-        self.counts = torch.tensor([len(region.constant) for region in regions], device=network.device)
+        scale = library(self.rows[0]).amax(abs(concat([flat(part) for part in self.rows], 1)), 1)
+        self.least = (ROOM if recorded else 0.0) * scale  # of a bound that proves
+        self.counts = network.array(np.array([len(region.constant) for region in regions]))
         neurons = sum(network.widths)
         self.remembered = neurons if neurons <= strategy.remembered else 0
         self.widest = max(size(node.shape) for node in network.nodes)
         self.products = max(products(network, network.output), 1)
-        lower, upper = (
-            network.array(end).reshape(1, *network.input_shape) for end in (regions[0].box.lower, regions[0].box.upper)
-        )
+        ends = (regions[0].box.lower, regions[0].box.upper)
+        lower, upper = (network.array(end).reshape(1, *network.input_shape) for end in ends)
         self.forward = sharpest_forwards(network, lower, upper, clock.check)
         self.looks = Budget(strategy.looks)
         self.symbols = network.inputs + neurons  # of a box, lately, at most
@@ -76,19 +82,19 @@ class InputSpace:
         return max(1, min(max(8, in_cache), in_time))
 
     def roots(self) -> Nodes:
-        infinite = self.least.new_full((len(self.regions), self.remembered), torch.inf)
+        array, count = self.network.array, len(self.regions)
         state = {
-            "lower": self.network.array(np.stack([r.box.lower for r in self.regions])),
-            "upper": self.network.array(np.stack([r.box.upper for r in self.regions])),
-            "layers_lower": -infinite,  # bounds on all layers, valid also for parts of the box
-            "layers_upper": infinite,
+            "lower": array(np.stack([r.box.lower for r in self.regions])),
+            "upper": array(np.stack([r.box.upper for r in self.regions])),
+            "layers_lower": array(np.full((count, self.remembered), -inf)),  # valid also for parts of the box
+            "layers_upper": array(np.full((count, self.remembered), inf)),
         }
-        return Nodes.roots(torch.arange(len(self.regions), device=self.network.device), state, torch.float64)
+        return Nodes.roots(array(np.arange(count)), state, "float64")
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
         halves = parents.halved()
         lower, upper = halves.state["lower"], halves.state["upper"]
-        n = torch.arange(len(parents), device=lower.device)
+        n = counting(lower, len(parents))
         middle = _middle(parents)[n, parents.split]
         upper[2 * n, parents.split] = middle
         lower[2 * n + 1, parents.split] = middle
@@ -111,12 +117,13 @@ class InputSpace:
             if self.remembered:
                 state = state | {"layers_lower": low, "layers_upper": high}
         with self.clock.phase("branching"):
-            gain = torch.zeros_like(best.slope)
-            open_ = torch.nonzero(~proved).flatten()
-            moves = torch.cat([best.lam.new_zeros(len(pushed.inputs), len(nodes), 0).float(), *pushed.moves], dim=2)
+            lib = library(best.slope)
+            gain, open_ = lib.zeros_like(best.slope), lib.argwhere(~proved)[:, 0]
+            none = zeros(retyped(best.lam, self.forward.dtype), len(pushed.inputs), len(nodes), 0)
+            moves = concat([none, *pushed.moves], 2)
             gain[open_[:, None], pushed.inputs] = self._gains(moves, best, low, high, open_)
-            gain += best.slope.abs() * (state["upper"] - state["lower"]) / 2
-        nodes = replace(nodes, bound=torch.maximum(best.bound, nodes.bound), state=state)
+            gain += abs(best.slope) * (state["upper"] - state["lower"]) / 2
+        nodes = replace(nodes, bound=lib.maximum(best.bound, nodes.bound), state=state)
         return Bounded(nodes, proved, {"bound": best.bound, "gain": gain, "x": best.x})
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:
@@ -124,7 +131,7 @@ class InputSpace:
         if self.looks.allows(seconds + 1.0):
             with self.looks.spent():
                 lowest = open_.hints["bound"].argsort()[: self.strategy.points]
-                yield torch.cat([open_.hints["x"][lowest], _middle(open_.nodes)[lowest]])
+                yield concat([open_.hints["x"][lowest], _middle(open_.nodes)[lowest]], 0)
 
     def choose(self, open_: Bounded) -> Nodes:
         """The input whose halving is expected to gain most; −1 where no input can be halved any more."""
@@ -132,9 +139,10 @@ class InputSpace:
             lower, upper = open_.nodes.state["lower"], open_.nodes.state["upper"]
             middle = _middle(open_.nodes)
             divisible = (middle > lower) & (middle < upper)
-            gain = open_.hints["gain"].nan_to_num() + 1e-9 * (upper - lower)
-            best, axis = torch.where(divisible, gain, -1.0).max(1)
-        return replace(open_.nodes, split=torch.where(best > 0, axis, -1))
+            lib = library(middle)
+            gain = lib.nan_to_num(open_.hints["gain"], nan=0.0, posinf=_MOST, neginf=-_MOST) + 1e-9 * (upper - lower)
+            gain = lib.where(divisible, gain, -1.0)
+        return replace(open_.nodes, split=lib.where(lib.amax(gain, 1) > 0, gain.argmax(1), -1))
 
     def decide(self, leaf: Nodes) -> Leaf:
         """A box that is too narrow to be halved stays open: its bound is within rounding of the threshold."""
@@ -146,7 +154,7 @@ class InputSpace:
         if best.cost is None:
             return _gains(moves[:, open_], lam[open_], low[open_], high[open_])
         layers = zip(self.network.widths, self.network.functions, strict=True)
-        ordinary = torch.cat([lam.new_full((w,), f is None, dtype=torch.bool) for w, f in layers])
+        ordinary = self.network.array(np.concatenate([np.full(w, f is None) for w, f in layers]))
         by_relus = _gains(moves[:, open_], (lam * ordinary)[open_], low[open_], high[open_])
         return by_relus + _curved_gains(moves[:, open_], (best.cost * ~ordinary)[open_], (high - low)[open_])
 
@@ -157,9 +165,12 @@ class InputSpace:
     def _as_checked(self, nodes: Nodes, proved: Tensor) -> tuple[Tensor, Tensor]:
         """Which of the proved boxes are proved by CROWN on all layers and nothing that is known of a larger box, and by
         which row. # (boxes,) each"""
-        claimed, row, proved = torch.nonzero(proved).flatten(), torch.zeros_like(nodes.region), proved.clone()
+        from surebound.bounds.root import tighten_layers
+
+        claimed, row, proved = library(proved).argwhere(proved)[:, 0], 0 * nodes.region, proved & True
         together = max(8, self.strategy.box_elements // (2 * self.widest**2))
-        for part in claimed.split(together) if len(claimed) else ():
+        for first in range(0, len(claimed), together):
+            part = claimed[first : first + together]
             enclosure = self._enclosure(nodes[part])
             tighten_layers(enclosure, _CHECKED, self.clock.check)
             best = self._best_rows(enclosure, nodes.region[part])
@@ -170,14 +181,15 @@ class InputSpace:
         on_output, on_input, constant = (part[region] for part in self.rows)
         boxes, count = constant.shape
         form = replace(GraphForm.at(enclosure, self.network.output), per_box=count)
-        rows = form.rows(on_output.flatten(0, 1), on_input.flatten(0, 1), constant.flatten())
+        rows = form.rows(joined(on_output), joined(on_input), joined(constant))
         rows = replace(rows, error=form.start_error(rows))
         relaxation = relax_form(form).map(lambda t: t.reshape(boxes, -1))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)
         result = evaluate(timed(form, self.clock.check), rows, slopes, duals)
-        bound, row = result.bound.reshape(boxes, count).max(1)
-        at = torch.arange(boxes, device=row.device) * count + row
-        row = torch.minimum(row, self.counts[region] - 1)
+        bounds, lib = result.bound.reshape(boxes, count), library(constant)
+        row = bounds.argmax(1)
+        at = counting(row, boxes) * count + row
+        bound, row = result.bound[at], lib.minimum(row, self.counts[region] - 1)
         lam = result.pulled.lam[at]
         cost = None if relaxation.floor is None else lam.abs() * _line_gaps(form, relaxation, lam)
         return _Best(bound, row, result.pulled.at_input[at], lam, result.x[at], cost)
@@ -186,10 +198,11 @@ class InputSpace:
 def _line_gaps(form: GraphForm, relaxation: Relaxation, lam: Tensor) -> Tensor:
     """How far the line that a bound uses is from the activation in the middle of its interval. # (boxes, neurons)"""
     middle = form.lower.reshape(lam.shape) / 2 + form.upper.reshape(lam.shape) / 2
-    value = torch.cat([form.network.activate(k, middle[:, at]) for k, at in enumerate(form.layers)], dim=1)
+    value = concat([form.network.activate(k, middle[:, at]) for k, at in enumerate(form.layers)], 1)
     above = relaxation.upper_slope * middle + relaxation.intercept - value
     assert relaxation.floor is not None
-    return torch.where(lam > 0, above, value - relaxation.lower_slope * middle - relaxation.floor).nan_to_num(0.0)
+    gap = library(lam).where(lam > 0, above, value - relaxation.lower_slope * middle - relaxation.floor)
+    return library(gap).nan_to_num(gap, nan=0.0, posinf=_MOST, neginf=-_MOST)
 
 
 def _curved_gains(moves: Tensor, cost: Tensor, width: Tensor) -> Tensor:
@@ -197,8 +210,8 @@ def _curved_gains(moves: Tensor, cost: Tensor, width: Tensor) -> Tensor:
 
     # (inputs, boxes, neurons), (boxes, neurons) twice -> (boxes, inputs)
     """
-    left = (1.0 - moves.abs() / width.clamp_min(1e-30).to(moves.dtype)).clamp_min(0.0)
-    return torch.einsum("ibn,bn->bi", 1.0 - left * left, 2.0 * cost.to(moves.dtype)).double()
+    left = positive(1.0 - abs(moves) / retyped(_at_least(width, 1e-30), moves.dtype))
+    return double(library(left).einsum("ibn,bn->bi", 1.0 - left * left, 2.0 * retyped(cost, moves.dtype)))
 
 
 def _gains(moves: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -208,22 +221,29 @@ def _gains(moves: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
     halves as they do in the whole, and a row pays [λ̄]₊ b̄ for a neuron's upper line.
     # (inputs, boxes, neurons), (boxes, neurons) … -> (boxes, inputs)
     """
-    g, below, above = moves.abs(), (-low).clamp_min(0.0).to(moves.dtype), high.clamp_min(0.0).to(moves.dtype)
-    saved = 2 * _intercept(below, above) - _intercept((below - g).clamp_min(0.0), above)
-    saved -= _intercept(below, (above - g).clamp_min(0.0))
-    return torch.einsum("ibn,bn->bi", saved, lam.clamp_min(0.0).to(moves.dtype)).double()
+    g, below, above = abs(moves), retyped(positive(-low), moves.dtype), retyped(positive(high), moves.dtype)
+    left, price, einsum = _intercept(positive(below - g), above), retyped(positive(lam), g.dtype), library(g).einsum
+    left += _intercept(below, positive(above - g))
+    whole = einsum("bn,bn->b", _intercept(below, above), price)
+    return double(2 * whole[:, None] - einsum("ibn,bn->bi", left, price))
 
 
 def _intercept(below: Tensor, above: Tensor) -> Tensor:
     """b̄ on [−below, above]; 0 where a neuron is stable."""
-    return below * above / (below + above).clamp_min(1e-30)
+    product, width = below * above, _at_least(below + above, 1e-30)
+    # Of temporary arrays, NumPy would ask the loader whether they are, and wait for a library that is being loaded.
+    return product / width
+
+
+def _at_least(x: Tensor, least: float) -> Tensor:
+    return library(x).clip(x, least, inf)
 
 
 def _all_layers(enclosure: Enclosure) -> tuple[Tensor, Tensor]:
     """l̂, û of all neurons, layer after layer. # (boxes, neurons) each"""
     layers = [enclosure.layer(k) for k in range(len(enclosure.network.layers))]
-    empty = enclosure.lower[0].new_zeros(enclosure.boxes, 0)
-    low, high = (torch.cat([empty, *(layer[end] for layer in layers)], dim=1) for end in (0, 1))
+    empty = zeros(enclosure.lower[0], enclosure.boxes, 0)
+    low, high = (concat([empty, *(layer[end] for layer in layers)], 1) for end in (0, 1))
     return low, high
 
 

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Duals, Slopes, Specification, Splits, evaluate
+from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Rows
 from surebound.bounds.relaxation import relax
-from surebound.bounds.root import LayerBounding, fold_network
+from surebound.bounds.root import fold_network
 from surebound.bounds.witness import NOBODY, Reason, by_trees, on_grid
 from surebound.network.arrays import to_numpy
 from surebound.proof.forest import Forest, Leaves

@@ -12,6 +12,7 @@ from surebound.bounds.beta_crown import Ascent, Duals, Splits
 from surebound.bounds.witness import on_grid
 from surebound.branching import RULES
 from surebound.branching.rule import Bounding, Rule, open_neurons
+from surebound.verify.bounder import Bounder
 from surebound.verify.clock import Budget, Clock
 from surebound.verify.folded_attack import descend
 from surebound.verify.iterations import Iteration
@@ -41,7 +42,9 @@ class NeuronSpace:
         """With `least`, proofs are written down: duals that fit into bytes go first, and prove by more than that."""
         self.least = least
         self.subject, self.strategy, self.clock = subject, strategy, clock
-        self.rule: Rule = RULES[rule](subject.context)
+        self.bounder = Bounder(subject, strategy, clock, planes=least is None, memory=memory)  # no proof has planes
+        context = replace(subject.context, bound=self.bounder.bound, evaluate=self.bounder.evaluate)
+        self.rule: Rule = RULES[rule](context)
         self.iteration = Iteration(strategy.iterations, strategy.iterations.count)
         self.batch = strategy.batch or batch_size(subject, memory)
         self.descents = Budget(strategy.descents)
@@ -61,7 +64,8 @@ class NeuronSpace:
             at_root = bool((nodes.depth == 0).all())
             splits, duals = _splits(nodes, at_root), _duals(nodes, at_root)
             ascent = self.strategy.root if at_root else self._ascent(self.iteration.count)
-            bounded = self.subject.bound(splits, duals, ascent)
+            self.bounder.see(nodes.region)
+            bounded = self.bounder.bound(splits, duals, ascent)
             if self.strategy.polish > 1 and not at_root:
                 self._polish(splits, bounded, ascent)
             proved = self._proved(splits, bounded)
@@ -114,7 +118,7 @@ class NeuronSpace:
         stuck = torch.nonzero(bounded.bound + gap.sum(1) < 0).flatten()
         if len(stuck):
             more = self._ascent(self.strategy.polish * ascent.iterations)
-            bounded.put(stuck, self.subject.bound(splits[stuck], bounded.duals[stuck], more))
+            bounded.put(stuck, self.bounder.bound(splits[stuck], bounded.duals[stuck], more))
 
     def _proved(self, splits: Splits, bounded: beta_crown.Bounded) -> Tensor:
         """Soundly positive. # (nodes,) bool"""
@@ -124,20 +128,20 @@ class NeuronSpace:
             proved[hopeful] = self._sound(splits[hopeful], bounded.duals, hopeful)
         refused = hopeful[~proved[hopeful]]
         if len(refused):  # the ascent did not fill in λ̄ and x of nodes that it took for proved
-            again = self.subject.bound(splits[refused], bounded.duals[refused], Ascent(iterations=0), torch.inf)
+            again = self.bounder.bound(splits[refused], bounded.duals[refused], Ascent(iterations=0), torch.inf)
             bounded.put(refused, again)
         return proved
 
     def _sound(self, splits: Splits, duals: Duals, where: Tensor) -> Tensor:
         """Which of some nodes their duals prove; those that do are left in place."""
         if self.least is None:
-            return self.subject.sound_bounds(splits, duals[where]) > 0
+            return self.bounder.sound_bounds(splits, duals[where]) > 0
         short = replace(duals[where], alpha=on_grid(duals.alpha[where]))
-        proved = self.subject.sound_bounds(splits, short) > self.least
+        proved = self.bounder.sound_bounds(splits, short) > self.least
         duals.put(where[proved], short[proved])
         rest = torch.nonzero(~proved).flatten()
         if len(rest):
-            proved[rest] = self.subject.sound_bounds(splits[rest], duals[where[rest]]) > self.least
+            proved[rest] = self.bounder.sound_bounds(splits[rest], duals[where[rest]]) > self.least
         return proved
 
     def _with_random_points(self, region: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +161,7 @@ class NeuronSpace:
             first = parents[torch.zeros_like(parents.region[:1])]
             counts = (self.iteration.count, self.iteration.next_count)
             few, many = (
-                float(self.subject.bound(_splits(first), _duals(first), self._ascent(count)).bound) for count in counts
+                float(self.bounder.bound(_splits(first), _duals(first), self._ascent(count)).bound) for count in counts
             )
             self.iteration = self.iteration.probed(more_gain=many - few, branch_gain=max(gain, 0.0))
 

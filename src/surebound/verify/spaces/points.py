@@ -21,13 +21,12 @@ from surebound.bounds.enclosure import Enclosure, enclose
 from surebound.bounds.form import consecutive
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.planet_lp import leaf_multipliers
-from surebound.bounds.root import PASS_PRODUCTS
 from surebound.bounds.tangents import TangentBounds, TangentForm, Tangents
 from surebound.bounds.timed import timed
 from surebound.network.activation import ERROR
 from surebound.network.activations import RELU, SIGN_GAP
 from surebound.network.arrays import to_numpy
-from surebound.network.cost import products
+from surebound.network.cost import PASS_PRODUCTS, products
 from surebound.network.linear import size
 from surebound.problem import Region
 from surebound.verify.clock import Clock

@@ -1,0 +1,209 @@
+"""Reads a module for training: a network with a place for every operation that has parameters.
+
+The module is traced by torch.fx, as for verification (`surebound.load.torch`), and everything without parameters
+becomes what it is there: pooling, slopes and sums of branches are written once. Modules and calls with parameters
+become places (`surebound.train.places`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+from torch import Tensor, fx, nn
+
+from surebound.errors import NetworkError, UnsupportedOpError
+from surebound.load.algebra import Algebra, Data
+from surebound.load.torch import Interpreter
+from surebound.load.torch_modules import MODULES
+from surebound.load.torch_ops import FUNCTIONS, linear
+from surebound.network.architectures import Normalise
+from surebound.network.conv import Conv
+from surebound.network.graph import Network
+from surebound.network.linear import Linear, Scale
+from surebound.network.op import Shape
+from surebound.network.shape import Reshape
+from surebound.train.places import BatchNorm, Place
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+_WITH_WEIGHTS = ("conv1d", "conv2d", "linear")  # functions that may be given parameters
+
+
+@final
+class Tracer(fx.Tracer):
+    """torch.fx's, to which our normalisation is one operation."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Normalise) or super().is_leaf_module(m, module_qualified_name)
+
+
+def traced(module: nn.Module) -> fx.GraphModule:
+    """The calls that a module makes in evaluation mode; it shares the parameters."""
+    modes = {m: m.training for m in module.modules()}
+    try:
+        return fx.GraphModule(module, Tracer().trace(module.eval()))
+    except Exception as error:  # forward may raise anything when it meets a proxy
+        raise NetworkError(f"module {type(module).__name__} cannot be traced by torch.fx: {error}") from error
+    finally:
+        for m, mode in modes.items():
+            m.training = mode
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reading:
+    """What a module is to training."""
+
+    network: Network  # over normalised pixels; the output is that of a Linear
+    normalise: Normalise | None
+
+
+def read(module: nn.Module, in_shape: Shape) -> Reading:
+    """The network of a module on samples of a shape, or an error that names what cannot be trained."""
+    trace = traced(module)
+    _expect_trainable(trace)
+    reader = _Reader()
+    functions = {name: partial(reader.function, FUNCTIONS[name]) for name in _WITH_WEIGHTS}
+    interpreter = Interpreter(trace, [in_shape], type(module).__name__, modules=reader.handlers(), functions=functions)
+    results, builder = interpreter.results(), interpreter.algebra.builder
+    if len(results) != 1:
+        raise NetworkError(f"the network returns {len(results)} tensors; expected one, the logits")
+    output = results[0].node
+    if len(builder.shape(output)) != 1:
+        raise NetworkError(
+            f"the network has outputs of shape {list(builder.shape(output))}; expected one axis of logits"
+        )
+    last = builder.node(output).op
+    if not isinstance(last, Place) or reader.templates.get(last) is not Linear:
+        output = builder.linear(output, np.eye(builder.shape(output)[0]))  # so that every network ends in a matrix
+    network = builder.build(output)
+    if not network.layers:
+        raise UnsupportedOpError("a network to train needs at least one layer with ReLUs before its last")
+    return Reading(network=network, normalise=reader.normalise)
+
+
+def _expect_trainable(trace: fx.GraphModule) -> None:
+    """Refuse what would be trained differently from how torch trains it."""
+    modules, parameters = dict(trace.named_modules()), dict(trace.named_parameters())
+    norms: set[nn.Module] = set()
+    for node in trace.graph.nodes:
+        name, problem = str(node.target), ""
+        if node.op == "call_module":
+            m = modules[name]
+            if isinstance(m, _DROPOUTS) and m.p > 0:
+                problem = "drops numbers at random, which no bound knows of; expected a network without it"
+            elif isinstance(m, BatchNorm) and m.running_mean is None:
+                problem = "needs running averages (track_running_stats)"
+            elif isinstance(m, BatchNorm) and m in norms:
+                problem = "appears twice; expected a batch norm for each place"
+            norms |= {m} if isinstance(m, BatchNorm) else set()
+            name = f"module '{name}' ({type(m).__name__})"
+        elif node.op == "get_attr" and name in parameters:
+            users = {getattr(user.target, "__name__", str(user.target)) for user in node.users}
+            if users - {*_WITH_WEIGHTS}:
+                problem = f"is used by {', '.join(sorted(users))}; expected it in {', '.join(_WITH_WEIGHTS)}"
+            name = f"parameter '{name}'"
+        elif node.op == "call_function" and getattr(node.target, "__name__", "").startswith("dropout"):
+            problem = "drops numbers at random, which no bound knows of; expected a network without it"
+            name = f"node '{node.name}'"
+        if problem:
+            raise UnsupportedOpError(f"{name} {problem}")
+
+
+@final
+class _Reader:
+    """What is done with the modules and calls that have parameters."""
+
+    def __init__(self) -> None:
+        self.normalise: Normalise | None = None
+        self.templates: dict[Place, type] = {}
+
+    def handlers(self) -> dict[type[nn.Module], Callable[[Algebra, Any, Data], Data]]:
+        """By type."""
+        own: dict[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {
+            Normalise: self._normalise,
+            nn.PReLU: self._prelu,
+        }
+        own |= dict.fromkeys((nn.Linear, nn.Conv1d, nn.Conv2d), self._module)
+        own |= dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), self._batch_norm)
+        return own | dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d), _refuse)
+
+    def _normalise(self, a: Algebra, m: Normalise, x: Data) -> Data:
+        if not bool((m.std > 0).all()):
+            raise UnsupportedOpError("this normalisation needs positive deviations")
+        if x.node == 0 and self.normalise is None:  # of the pixels, which a step does by itself
+            self.normalise = m
+            return x
+        return a.quotient(a.sum(x, m.mean.cpu().numpy(), -1), m.std.cpu().numpy())
+
+    def _module(self, a: Algebra, m: nn.Linear | nn.Conv1d | nn.Conv2d, x: Data) -> Data:
+        if isinstance(m, nn.Linear):
+            return self._place(a, linear(a, x, m.weight), m.weight, m.bias)
+        return self._place(a, MODULES[type(m)](a, m, x), m.weight, m.bias)
+
+    def function(
+        self,
+        handler: Callable[..., Data],
+        a: Algebra,
+        input: Data,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Data:
+        """A call with a weight: a place if that is a parameter."""
+        if not isinstance(weight, nn.Parameter):
+            return handler(a, input, weight, bias, *args, **kwargs)
+        return self._place(a, handler(a, input, weight, None, *args, **kwargs), weight, bias)
+
+    def _place(self, a: Algebra, y: Data, weight: Tensor, bias: Tensor | None) -> Data:
+        """A place instead of the operation that y is the output of, which it is an example of."""
+        node = a.builder.node(y.node)
+        op, inputs = node.op, node.inputs
+        if not isinstance(op, Conv | Linear):
+            raise UnsupportedOpError("this product of a parameter cannot be trained; expected one with the input")
+        before = a.builder.node(inputs[0])
+        if isinstance(op, Linear) and isinstance(before.op, Reshape) and len(before.op.in_shape) == 3 and not op.lead:
+            op, inputs = replace(op, image=before.op.in_shape), before.inputs
+        template = replace(op, weight=weight, bias=None)
+
+        def make() -> Conv | Linear:
+            column = None if bias is None else bias.reshape(-1, *[1] * (weight.ndim - 2))
+            return replace(template, bias=column)
+
+        parameters = tuple(p for p in (weight, bias) if isinstance(p, nn.Parameter))
+        place = Place(shape=op.shape, make=make, weights=parameters[:1], parameters=parameters)
+        self.templates[place] = type(template)
+        return Data(a.builder.add(place, *inputs), y.shape)
+
+    def _batch_norm(self, a: Algebra, m: BatchNorm, x: Data) -> Data:
+        node, shape = a.builder.node(x.node), a.builder.shape(x.node)
+        if x.shape != (1, *shape) or shape[0] != m.num_features:
+            raise NetworkError(f"{m.num_features} channels do not fit a tensor of shape {list(x.shape)}")
+        parameters = tuple(m.parameters())
+        op = node.op
+        if isinstance(op, Place) and op in self.templates and op.norm is None and len(shape) in (1, 3):
+            place = replace(op, norm=m, parameters=(*op.parameters, *parameters))
+            self.templates[place] = self.templates[op]
+            return Data(a.builder.add(place, *node.inputs), x.shape)
+        return Data(a.builder.add(Place(shape=shape, norm=m, parameters=parameters), x.node), x.shape)
+
+    def _prelu(self, a: Algebra, m: nn.PReLU, x: Data) -> Data:
+        """s x + (1 − s) relu(x), as with a slope that is fixed."""
+        shape, slope = a.builder.shape(x.node), m.weight
+
+        def scale(turn: Callable[[Tensor], Tensor]) -> Place:
+            return Place(
+                shape=shape,
+                make=lambda: Scale(turn(slope).reshape(-1, *[1] * (len(shape) - 1)).expand(shape)),
+                parameters=(slope,),
+            )
+
+        line = a.builder.add(scale(lambda s: s), x.node)
+        kink = a.builder.add(scale(lambda s: 1 - s), a.builder.relu(x.node))
+        return Data(a.builder.sum(line, kink), x.shape)
+
+
+def _refuse(a: Algebra, m: nn.Module, x: Data) -> Data:
+    raise UnsupportedOpError("this module cannot be trained; expected Conv, Linear, BatchNorm or PReLU for parameters")

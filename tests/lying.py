@@ -106,8 +106,8 @@ def beta_turned(patch: Patch) -> None:
     """x̂ ≥ 0 is taken for x̂ ≤ 0 and the other way round, where multipliers are chosen and where they prove."""
     true = Slopes.of
 
-    def of(relaxation: Any, signs: Any) -> Slopes:
-        found = true(relaxation, signs)
+    def of(relaxation: Any, signs: Any, **more: Any) -> Slopes:
+        found = true(relaxation, signs, **more)
         return found if found.sign is None else replace(found, sign=-found.sign)
 
     patch.setattr(Slopes, "of", staticmethod(of))

@@ -7,8 +7,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from branched import GRAPHS, graph
 from chains import CLASSES, SHAPE, tiny_chain
-from graphs import GRAPHS, graph
 from onnx import numpy_helper
 from safetensors.torch import load_file
 from torch import nn

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from branched import GRAPHS, graph, module_parameters
 from chains import SHAPE, affine_ops, tiny_batch, tiny_chain
-from graphs import GRAPHS, graph, module_parameters
 from torch import Tensor, nn
 
 from surebound.errors import NetworkError, UnsupportedOpError, UsageError

@@ -97,8 +97,8 @@ _DEFAULT_SEARCH = (
     "up to 500 steps and 100 restarts, drawn from other ranges.",
     "Search: surebound's own with the rule of the row, not the paper's. Batches are as large as memory and cache "
     "allow, dual iterations begin at 5 and not at 2, subproblems whose duals are the bottleneck get more of them, "
-    "descents on the folded network look for counterexamples, and where bounds stand still, linear programs "
-    "take turns.",
+    "descents on the folded network look for counterexamples, hard regions get planes that are tighter than the "
+    "triangle, and where bounds stand still, linear programs take turns.",
 )
 _PAPER_SEARCH = (
     "Bounds: β-CROWN as published, but over the ambiguous neurons only (the others are folded away), the best "

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 import torch
+from branched import GRAPHS, SMOOTH, graph
 from chains import SHAPE, tiny_batch
-from graphs import GRAPHS, SMOOTH, graph
 from interval_oracle import slopes
 
 from surebound.bounds import BOUNDS

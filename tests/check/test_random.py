@@ -1,6 +1,7 @@
 """Short runs of `models.py` and `extremes.py` (`make fuzz` runs both for longer)."""
 
 import extremes
+
 import models
 
 

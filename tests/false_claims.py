@@ -34,6 +34,7 @@ WAYS: dict[str, tuple[str, Strategy]] = {
     "upb, graph form": ("upb", replace(ALONE, folded_limit=0)),
     "fsb": ("fsb", ALONE),
     "sr, layers refined": ("sr", LAZY),
+    "upb, planes from the root on": ("upb", replace(ALONE, planes_after=1, planes_gain=-1.0)),
     "inputs bisected": ("input", ALONE),
 }
 

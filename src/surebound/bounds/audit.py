@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -337,7 +337,9 @@ def _lines(form: Form, slopes: Slopes, duals: Duals, k: int, group: int, box: in
     parts: list[Exact] = [np.array(v, dtype=object) for v in (below, above, intercept, push)]
     lines = ExactLines(parts[0], parts[1], parts[2], parts[3])
     if slopes.planes is not None:
-        lines = replace(lines, planes=_planes(cast("FoldedForm", form), slopes.planes[row, at], k))
+        folded = form.folded()
+        assert folded is not None  # only such a form has planes
+        lines = replace(lines, planes=_planes(folded, slopes.planes[row, at], k))
     return lines if slopes.floor is None else replace(lines, floor=exact(slopes.floor[row, at]))
 
 

@@ -226,6 +226,9 @@ class FoldedForm:
         weights = [block.weight for block in self.blocks]
         return replace(self, transposed=tuple(compressed(w.T) if sparse(w) else None for w in weights))
 
+    def folded(self) -> "FoldedForm":
+        return self
+
     def kernel(self) -> Kernel:
         return Kernel.of(self)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from surebound.bounds.folded import FoldedForm
     from surebound.bounds.kernel import Kernel
 else:
     torch = Lazy("torch")
@@ -184,6 +185,10 @@ class Form(Protocol):
     @property
     def blocks(self) -> tuple[Block, ...] | None:
         """The matrices between relaxed neurons, if there are any."""
+        ...
+
+    def folded(self) -> FoldedForm | None:
+        """The form as matrices between its neurons, above which there may be planes, if it is one."""
         ...
 
     def kernel(self) -> Kernel | None:

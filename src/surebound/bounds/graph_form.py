@@ -157,6 +157,9 @@ class GraphForm:
     def blocks(self) -> None:
         return None
 
+    def folded(self) -> None:
+        return None
+
     def kernel(self) -> None:
         return None
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Splits
-from surebound.bounds.folded import FoldedForm
 from surebound.bounds.planes import find_planes
 from surebound.verify.clock import Clock
 from surebound.verify.strategy import Strategy
@@ -31,9 +30,10 @@ class Bounder:
         self._of: dict[int, Subject] = {}  # region -> its subject, where that has planes
         self._seen = torch.zeros(subject.regions, dtype=torch.int64, device="cpu")
         self._room = 0  # how many regions may still get planes
-        if planes and strategy.planes_after is not None and isinstance(subject.form, FoldedForm):
+        folded = subject.form.folded()
+        if planes and strategy.planes_after is not None and folded is not None:
             numbers = min(strategy.planes_limit, memory // 2 // _BYTES)
-            self._room = numbers // max(subject.form.numbers, 1)
+            self._room = numbers // max(folded.numbers, 1)
 
     def see(self, region: Tensor) -> None:
         """Count subproblems of regions, before they are bounded. # (nodes,)"""
@@ -59,16 +59,22 @@ class Bounder:
 
     def evaluate(self, nodes: Splits, duals: Duals) -> tuple[Tensor, Tensor]:
         """As `Subject.evaluate`."""
+        parts = list(self._parts(nodes.region))
+        if len(parts) == 1:
+            return parts[0][0].evaluate(nodes, duals)
         lam = duals.alpha.new_empty(duals.alpha.shape)
         bound = lam.new_empty(len(nodes))
-        for subject, at in self._parts(nodes.region):
+        for subject, at in parts:
             bound[at], lam[at] = subject.evaluate(nodes[at], duals[at])
         return bound, lam
 
     def sound_bounds(self, nodes: Splits, duals: Duals) -> Tensor:
         """As `Subject.sound_bounds`."""
+        parts = list(self._parts(nodes.region))
+        if len(parts) == 1:
+            return parts[0][0].sound_bounds(nodes, duals)
         bound = torch.empty_like(nodes.region, dtype=torch.float64)
-        for subject, at in self._parts(nodes.region):
+        for subject, at in parts:
             bound[at] = subject.sound_bounds(nodes[at], duals[at])
         return bound
 
@@ -85,13 +91,14 @@ class Bounder:
 
     def _find(self, region: int) -> None:
         subject, strategy = self.subject, self.strategy
-        assert isinstance(subject.form, FoldedForm) and subject.kernel is not None
+        folded = subject.form.folded()
+        assert folded is not None and subject.kernel is not None
         with self.clock.phase("planes"):
             splits, duals = subject.roots()
             at = splits.region[region : region + 1]
             root = subject.bound(splits[at], duals[at], strategy.root, torch.inf)
             found = find_planes(
-                subject.form,
+                folded,
                 subject.kernel,
                 subject.fast_specification,
                 subject.fast_relaxation,

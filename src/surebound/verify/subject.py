@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Slopes, Specification, Splits, ascend, evaluate
-from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows
 from surebound.bounds.kernel import Kernel
 from surebound.bounds.planes import Planes
@@ -56,8 +55,9 @@ class Subject:
 
     @cached_property
     def _planed_form(self) -> Form:
-        assert isinstance(self.form, FoldedForm) and self.planes is not None
-        return timed(self.form.with_planes(self.planes).compressed(), self.check)
+        folded = self.form.folded()
+        assert folded is not None and self.planes is not None
+        return timed(folded.with_planes(self.planes).compressed(), self.check)
 
     @cached_property
     def kernel(self) -> Kernel | None:

@@ -254,7 +254,9 @@ CASES = [
         "nodes-relu", "20,000 layers", lambda: _chain(20_000, "Sub", "c"), constants={"c": f32(2)}, ends=ANY, slow=True
     ),
     of_input("inputs", "a node that reads two million tensors", "Sum", [X] * 2**21, "read and write", slow=True),
-    of_input("maximum", "of 100,000 tensors", "Max", [X] * 100_000, "ReLUs", ends=(REFUSED, "timeout"), slow=True),
+    of_input(
+        "maximum", "of 100,000 tensors", "Max", [X] * 100_000, "activations", ends=(REFUSED, "timeout"), slow=True
+    ),
     graph(
         "concat",
         "65,536 copies of the input, then their sum",

@@ -43,10 +43,17 @@ def environment(source: Path = HERE) -> dict[str, str]:
 @contextmanager
 def source_of(revision: str) -> Iterator[Path]:
     """A src folder as it was at a revision."""
-    archive = _git("archive", revision, "src")
+    with folders_of(revision, "src") as folder:
+        yield folder / "src"
+
+
+@contextmanager
+def folders_of(revision: str, *names: str) -> Iterator[Path]:
+    """A folder that holds some of the repository's folders as they were at a revision."""
+    archive = _git("archive", revision, *names)
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
-        yield Path(folder, "src")
+        yield Path(folder)
 
 
 @cache

@@ -7,6 +7,7 @@ what only moves numbers is run on positions, what computes is looked up in a tab
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
-from surebound.errors import NetworkError, UnsupportedOpError
+from surebound.errors import NetworkError, UnsupportedOpError, UsageError
 from surebound.load.agreement import check_agreement
 from surebound.load.algebra import Algebra, Data
 from surebound.load.ends import begin, end
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Values, shape_of
+from surebound.load.torch_trace import expect_module, settle
 from surebound.network.graph import Network
 from surebound.network.model import Model, Replay
 from surebound.network.op import Shape
@@ -43,6 +45,7 @@ def load_torch(module: nn.Module, input_shape: InputShape, *, check: bool = True
 
 def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = True) -> Model:
     """A module's network, together with the module itself."""
+    expect_module(module)
     network, ports = _read(module, _shapes(input_shape))
     replay, name = replay_module(module, input_shape), type(module).__name__
     if check:
@@ -57,13 +60,19 @@ def _read(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
         traced = fx.symbolic_trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)
     except Exception as error:  # forward may raise anything when it meets a proxy
         raise NetworkError(f"module {name} cannot be traced by torch.fx: {error}") from error
-    return Interpreter(traced, shapes, name).read()
+    return Interpreter(settle(traced), shapes, name).read()
 
 
 def _shapes(input_shape: InputShape) -> list[Shape]:
     """The shape of each input."""
-    several = any(isinstance(part, Sequence) for part in input_shape)
-    return [tuple(shape) for shape in (input_shape if several else [input_shape])]  # type: ignore[arg-type]
+    several = isinstance(input_shape, Sequence) and any(isinstance(part, Sequence) for part in input_shape)
+    shapes: list[Any] = [*input_shape] if several else [input_shape]
+    try:
+        return [tuple(index(length) for length in shape) for shape in shapes]
+    except TypeError as error:
+        raise UsageError(
+            f"input_shape is {input_shape!r}; expected whole numbers such as (3, 32, 32), or a list of such shapes"
+        ) from error
 
 
 def replay_module(module: nn.Module, input_shape: InputShape) -> Replay:

@@ -18,6 +18,7 @@ from surebound.load.algebra import Algebra, Data
 from surebound.load.torch import Interpreter
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, linear
+from surebound.load.torch_trace import expect_module, settle
 from surebound.network.architectures import Normalise
 from surebound.network.conv import Conv
 from surebound.network.graph import Network
@@ -40,14 +41,16 @@ class Tracer(fx.Tracer):
 
 def traced(module: nn.Module) -> fx.GraphModule:
     """The calls that a module makes in evaluation mode; it shares the parameters."""
+    expect_module(module)
     modes = {m: m.training for m in module.modules()}
     try:
-        return fx.GraphModule(module, Tracer().trace(module.eval()))
+        found = fx.GraphModule(module, Tracer().trace(module.eval()))
     except Exception as error:  # forward may raise anything when it meets a proxy
         raise NetworkError(f"module {type(module).__name__} cannot be traced by torch.fx: {error}") from error
     finally:
         for m, mode in modes.items():
             m.training = mode
+    return settle(found)
 
 
 @final

@@ -1,0 +1,122 @@
+"""What must hold of a module and of its trace, so that the calls in the trace are what the module computes.
+
+torch.fx records calls, not what they do to memory: a call that overwrites its argument looks like one that returns a
+new tensor, and hooks of torch's own modules do not appear at all. A few test points need not show either.
+"""
+
+import inspect
+from typing import Any
+
+from torch import fx, nn
+from torch.nn.parameter import is_lazy
+
+from surebound.errors import NetworkError, UnsupportedOpError, UsageError
+from surebound.load.torch_modules import MODULES
+from surebound.load.torch_ops import MOVES
+
+_OPERATORS = frozenset(("iadd", "imul", "isub", "itruediv"))
+_SHAPES = frozenset(("size", "dim", "getattr"))  # what reads no numbers
+_SHARING = MOVES - {"clone"} | {"double", "float", "detach", "dropout"}  # what may return its argument, or a view of it
+_SHARING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+
+
+def expect_module(module: nn.Module) -> None:
+    """Refuse what is no module with numbers, or does more than its calls say."""
+    if not isinstance(module, nn.Module):
+        kind = module.__name__ if isinstance(module, type) else type(module).__name__
+        hint = f"; expected {kind}(…)" if isinstance(module, type) else "; expected an nn.Module"
+        raise UsageError(f"the network is {'the class ' if isinstance(module, type) else 'a '}{kind}{hint}")
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise NetworkError(f"'{name}' has no shape yet; expected the module to have been run once on a sample")
+        if tensor.is_meta:
+            raise NetworkError(f"'{name}' is on the device 'meta', which holds no numbers; expected the CPU or a GPU")
+    for name, m in module.named_modules():
+        place = f"module '{name}' ({type(m).__name__})" if name else f"module {type(m).__name__}"
+        if (type(m) in MODULES or m is module) and (m._forward_hooks or m._forward_pre_hooks):
+            raise UnsupportedOpError(
+                f"{place} has hooks, which may change what it computes; expected none "
+                "(for weight_norm, spectral_norm and pruning: remove_weight_norm, remove_spectral_norm, prune.remove)"
+            )
+        if type(m) in MODULES and "forward" in vars(m):
+            raise UnsupportedOpError(f"{place} has a forward of its own; expected a class of your own for it")
+
+
+def settle(traced: fx.GraphModule) -> fx.GraphModule:
+    """The trace, in which what is read after a call has overwritten it is that call's result.
+
+    Refuses a call that overwrites what is read again by another name: a view of it, or what it is a view of.
+    """
+    modules, nodes = dict(traced.named_modules()), list(traced.graph.nodes)
+    order = {node: i for i, node in enumerate(nodes)}
+    tensors: set[fx.Node] = set()
+    groups: dict[fx.Node, list[fx.Node]] = {}  # nodes that may share memory
+    attributes: dict[str, fx.Node] = {}
+    for node in nodes:
+        source = _first(node)
+        if not _is_tensor(node, tensors):
+            continue
+        tensors.add(node)
+        overwrites = source in tensors and _overwrites(node, modules)
+        if overwrites:
+            assert source is not None
+            _expect_unshared(node, source, groups[source], order)
+            source.replace_all_uses_with(node, lambda user, at=order[node]: order[user] > at)  # type: ignore[misc]
+        before = attributes.setdefault(str(node.target), node) if node.op == "get_attr" else source
+        shares = overwrites or node.op == "get_attr" or _shares(node, modules)
+        group = groups[before] if shares and before in groups else []
+        group.append(node)
+        groups[node] = group
+    traced.recompile()
+    return traced
+
+
+def _expect_unshared(node: fx.Node, source: fx.Node, group: list[fx.Node], order: dict[fx.Node, int]) -> None:
+    place = f"node '{node.name}' ({getattr(node.target, '__name__', node.target)})"
+    if any(n.op == "get_attr" for n in group):
+        raise UnsupportedOpError(f"{place} overwrites a tensor of the module; expected the call that returns a new one")
+    for other in group:
+        again = [user for user in other.users if order[user] > order[node] and _name(user) not in _SHAPES]
+        if other is not source and again:
+            raise UnsupportedOpError(
+                f"{place} overwrites what '{again[0].name}' reads as '{other.name}'; "
+                "expected the call that returns a new tensor (relu for relu_, inplace=False, a + b for a += b)"
+            )
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _first(node: fx.Node) -> fx.Node | None:
+    """The argument that a call overwrites, if it does, or returns a view of."""
+    found: Any = node.args[0] if node.args else node.kwargs.get("input")
+    return found if isinstance(found, fx.Node) else None
+
+
+def _is_tensor(node: fx.Node, tensors: set[fx.Node]) -> bool:
+    """Whether a value is a tensor, or several, and no number or shape."""
+    if node.op in ("placeholder", "get_attr", "call_module"):
+        return True
+    return node.op != "output" and _name(node) not in _SHAPES and any(n in tensors for n in node.all_input_nodes)
+
+
+def _overwrites(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return bool(getattr(modules[str(node.target)], "inplace", False))
+    name = _name(node)
+    if name in _OPERATORS or (name.endswith("_") and not name.endswith("__")):
+        return True
+    if node.kwargs.get("inplace"):
+        return True
+    try:
+        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a method's name, a function without a signature, or a call that does not fit it
+        return False
+    return bool(bound.arguments.get("inplace"))
+
+
+def _shares(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return isinstance(modules[str(node.target)], _SHARING_MODULES)
+    return _name(node) in _SHARING

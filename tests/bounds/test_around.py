@@ -12,7 +12,7 @@ from torch import Tensor
 
 import surebound
 from surebound.bounds import BOUNDS, OVER_BALLS
-from surebound.bounds.around import Around, affine_nodes, enclosure_over, row_norms
+from surebound.bounds.around import Around, affine_nodes, dual_norms, enclosure_over, row_norms
 from surebound.bounds.audit import auditing
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import LayerBounding, fold_network, settle_layers
@@ -173,11 +173,11 @@ def test_which_nodes_are_affine_in_the_input() -> None:
 def test_norms_of_rows_that_are_added_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """‖(1, 2⁻²⁷, …, 2⁻²⁷)‖ is 1 when squares are added up from the first; nothing else rounds."""
     n = 1000
-    build = Builder((n + 1,))
-    network = build.build(build.linear(0, losing(n, 2.0**-27)[None]))
+    balls = Balls.of([Ball.around(np.zeros(n + 1), Fraction(1), "2")])
     add_one_by_one(monkeypatch)
-    found = Fraction(float(row_norms(network, network.output, "2")))
-    assert found**2 >= 1 + n * Fraction(1, 2**54)
+    rows = losing(n, 2.0**-27)[None]
+    assert float(balls.dual_norm(rows)) == 1
+    assert Fraction(float(dual_norms(balls, rows))) ** 2 >= 1 + n * Fraction(1, 2**54)
 
 
 def test_rows_that_are_rounded_when_they_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +192,8 @@ def test_rows_that_are_rounded_when_they_are_multiplied(monkeypatch: pytest.Monk
 
 def test_a_row_whose_squares_underflow() -> None:
     build = Builder((3,))
-    network = build.build(build.linear(0, [[3e-162, 2e-162, 2e-162]]))
-    exact = sum(Fraction(w) ** 2 for w in (3e-162, 2e-162, 2e-162))
+    network = build.build(build.linear(0, [[2e-162, 1e-162, 1e-162]]))
+    exact = sum(Fraction(w) ** 2 for w in (2e-162, 1e-162, 1e-162))
     assert Fraction(float(row_norms(network, network.output, "2"))) ** 2 >= exact
 
 
@@ -211,12 +211,13 @@ def test_an_interval_around_a_ball_is_rounded_outward() -> None:
         assert Fraction(float(found[0])) <= min(ends) and max(ends) <= Fraction(float(found[1]))
 
 
-def test_where_numbers_overflow_a_ball_says_nothing() -> None:
+@pytest.mark.parametrize("radius", [0, 1])
+def test_where_numbers_overflow_a_ball_says_nothing(radius: int) -> None:
     build = Builder((1,))
     network = build.build(build.linear(build.linear(0, [[1e200]]), [[1e200]]))
-    found = Around(network, Balls.of([Ball.around([0.5], Fraction(1), "2")])).bounds(network.output)
+    found = Around(network, Balls.of([Ball.around([0.5], Fraction(radius), "2")])).bounds(network.output)
     assert found is not None and float(found[0]) == -torch.inf and float(found[1]) == torch.inf
-    enclosure = enclosure_over(network, [Ball.around([0.5], Fraction(1), "2")])
+    enclosure = enclosure_over(network, [Ball.around([0.5], Fraction(radius), "2")])
     enclosure.extend(network.output)
     assert not torch.isnan(enclosure.lower[-1]).any()
     assert isinstance(enclosure, Enclosure)

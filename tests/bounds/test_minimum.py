@@ -50,10 +50,11 @@ def test_a_norm_that_is_added_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("norm", ["1", "2"])
-def test_squares_that_underflow(norm: Norm) -> None:
-    ball = Ball.around(np.zeros(3), Fraction(10**20), norm)
-    for scale in (1e-161, 3e-162, 1e-163, 1e-200, 1e-310):
-        for share in (0.3, 0.7, 0.9):
+@pytest.mark.parametrize("radius", [1, 10**20])
+def test_squares_that_underflow(radius: int, norm: Norm) -> None:
+    ball = Ball.around(np.zeros(3), Fraction(radius), norm)
+    for scale in (1e-161, 3e-162, 2e-162, 1e-163, 1e-200, 1e-310):
+        for share in (0.3, 0.5, 0.7, 0.9):
             lam = torch.tensor([1.0, share, -share], dtype=torch.float64) * scale
             assert too_high(Balls.of([ball]), lam) <= 1
 

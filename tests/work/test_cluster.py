@@ -58,6 +58,11 @@ class Nodes:
         self._nodes = [self._cluster.add_node(**SMALL) for _ in range(2)]
         self.address = str(self._cluster.address)
 
+    def at_least(self, count: int) -> None:
+        """So many that may be killed, whatever other tests left."""
+        while len(self._nodes) < count:
+            self.join()
+
     def join(self) -> str:
         """One more node; Ray's name for it."""
         self._nodes.append(self._cluster.add_node(**SMALL))
@@ -322,7 +327,7 @@ def test_nodes_and_the_driver_are_killed(nodes: Nodes, folder: Path) -> None:
 
 def test_one_search_whose_nodes_are_killed(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes die while they search: their pieces are dealt again, and the proof is whole."""
-    nodes.join()
+    nodes.at_least(2)
     begin, hear, heard = Dealer.__init__, Dealer.hear, list[Any]()
 
     def begin_at_once(self: Dealer, *args: Any) -> None:

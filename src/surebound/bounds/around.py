@@ -104,6 +104,10 @@ def row_norms(network: Network, node: int, norm: Norm) -> Tensor:
     found = [ones.new_zeros(0)]
     for index in torch.arange(size(shape), device=network.device).split(_ROWS):
         rows = form.fold_neurons(node, index)
-        length = balls.dual_norm(rows.coefficients) * (1.0 + gamma(network.inputs + EXTRA)) + ROOTED
-        found.append(length + 2 * rows.error)
+        found.append(dual_norms(balls, rows.coefficients) + 2 * rows.error)
     return (torch.cat(found) * (1.0 + 4 * U)).reshape(shape)
+
+
+def dual_norms(balls: Balls, rows: Tensor) -> Tensor:
+    """‖a‖_* of rows, or more. # (rows, inputs) -> (rows,) float64"""
+    return balls.dual_norm(rows) * (1.0 + gamma(rows.shape[1] + EXTRA)) + ROOTED

@@ -42,6 +42,7 @@ from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
 from surebound.verify.queue import Queue
 from surebound.verify.strategy import Iterations
+from surebound.verify.tree import Tree
 
 RULES = ("auto", "upb", "fsb", "sr")
 LAZY = replace(
@@ -294,6 +295,18 @@ def test_no_time_is_a_timeout() -> None:
         verdict = decide(network, region(box, row, 1e-3 - least), branching=branching, options=options)
         assert verdict.status == "timeout"
         assert "time" in verdict.reason
+
+
+def test_a_search_whose_time_runs_out_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it where its time is a share, after which the clock goes on."""
+
+    def grow(self: Tree, pause: object = None) -> str | None:
+        raise OutOfTime
+
+    monkeypatch.setattr(Tree, "grow", grow)
+    network, box, row, least = exact("conv", 7)
+    verdict = decide(network, region(box, row, 1e-3 - least), branching="upb", options=Options(quick_attack=WEAK))
+    assert verdict.status == "timeout"
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_models
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 import surebound
 from surebound.bounds.enclosure import Enclosure
@@ -189,4 +189,69 @@ def test_an_error_that_underflows_proves_nothing(tmp_path: Path) -> None:
         strict=np.zeros(1, dtype=bool),
     )
     verdict = surebound.verify(path, surebound.Property((region,), 1, count), timeout=5)
+    assert verdict.status != "unsat"
+
+
+def test_shifts_that_nearly_cancel_make_no_silu(tmp_path: Path) -> None:
+    """x (σ(x) + 10¹⁰ + 9 · 10⁻⁷ − 10¹⁰) is above 100.00008 at 100, where a SiLU is 100."""
+    shifts = {"a": 1e10, "b": 9e-7, "c": -1e10}
+    nodes = [helper.make_node("Sigmoid", ["x"], ["s"])]
+    nodes += [
+        helper.make_node("Add", [left, name], [f"s{name}"])
+        for left, name in zip(("s", "sa", "sb"), shifts, strict=True)
+    ]
+    nodes.append(helper.make_node("Mul", ["x", "sc"], ["y"]))
+    _check_not_proved_above(tmp_path, nodes, shifts, box=(99.0, 100.0), threshold=100.00008)
+
+
+def test_scales_below_the_normal_range_make_no_silu(tmp_path: Path) -> None:
+    """10⁻¹⁶² x · 10⁻¹⁶⁰ σ(10⁻³⁰ x), times 10²⁹⁶, is 10⁷³ at 10⁹⁹; 10⁻³²² is less by a hundredth in float64."""
+    nodes = [
+        helper.make_node("Mul", ["x", "a"], ["f"]),
+        helper.make_node("Mul", ["x", "r"], ["t"]),
+        helper.make_node("Sigmoid", ["t"], ["s"]),
+        helper.make_node("Mul", ["s", "b"], ["g"]),
+        helper.make_node("Mul", ["f", "g"], ["z0"]),
+    ]
+    constants = {"a": 1e-162, "b": 1e-160, "r": 1e-30, "up": 1e37}
+    _check_not_proved_above(tmp_path, [*nodes, *_UP], constants, box=(1e98, 1e99), threshold=9.95e72)
+
+
+def test_a_batch_norm_whose_scale_underflows_is_not_zero(tmp_path: Path) -> None:
+    """x · 2⁻¹⁰⁷⁴ / 3, times 10²⁹⁶, is 10⁷¹ at 10⁹⁹, though float64 has 0 for the scale."""
+    nodes = [helper.make_node("BatchNormalization", ["x", "gamma", "zero", "zero", "variance"], ["z0"], epsilon=0.0)]
+    constants = {"gamma": 5e-324, "zero": 0.0, "variance": 9.0, "up": 1e37}
+    _check_not_proved_above(tmp_path, [*nodes, *_UP], constants, box=(1e98, 1e99), threshold=1e70)
+
+
+_UP = [helper.make_node("Mul", [f"z{i}", "up"], ["y" if i == 7 else f"z{i + 1}"]) for i in range(8)]
+
+
+def _check_not_proved_above(
+    tmp_path: Path,
+    nodes: list[NodeProto],
+    constants: dict[str, float],
+    *,
+    box: tuple[float, float],
+    threshold: float,
+) -> None:
+    """A network of float64, of which y ≥ threshold holds somewhere in the box, is refused or not proved."""
+    path = onnx_models.save(
+        tmp_path / "network.onnx",
+        nodes,
+        (1, 1),
+        constants={name: np.array([c]) for name, c in constants.items()},
+        output_shape=(1, 1),
+        dtype=TensorProto.DOUBLE,
+    )
+    region = surebound.Region(
+        box=surebound.Box(*(np.array([end]) for end in box)),
+        on_output=np.array([[-1.0]]),
+        constant=np.array([threshold]),
+        strict=np.zeros(1, dtype=bool),
+    )
+    try:
+        verdict = surebound.verify(path, surebound.Property((region,), 1, 1), timeout=5)
+    except surebound.errors.NetworkError:
+        return
     assert verdict.status != "unsat"

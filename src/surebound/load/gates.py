@@ -9,6 +9,7 @@ and x (1 + tanh(k (x + c x³))) is twice the GELU by tanh with these k and c.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
@@ -56,7 +57,7 @@ def _gate(builder: Builder, x: int, gate: int) -> int | None:
     if _is(builder, gate, SQUARE, of=x):
         return builder.apply(x, CUBE)
     op = builder.node(outer.node).op
-    if not isinstance(op, Pointwise) or factor.shift:
+    if not isinstance(op, Pointwise) or factor.shift or not _normal(factor.scale * outer.scale):
         return None
     inner = _peeled(builder, builder.node(outer.node).inputs[0])
     if op.function is TANH and outer.shift == outer.scale and not inner.shift:
@@ -64,9 +65,9 @@ def _gate(builder: Builder, x: int, gate: int) -> int | None:
         if cubic is not None:
             curve = builder.apply(factor.node, gelu_tanh(inner.scale, cubic))
             return _scaled(builder, curve, 2.0 * factor.scale * outer.scale)
-    if inner.node != factor.node or inner.shift or not inner.scale:
-        return None
     times = factor.scale * outer.scale / inner.scale
+    if inner.node != factor.node or inner.shift or not _normal(times):
+        return None
     centred = outer.shift == outer.scale  # s (1 + f(r x))
     if op.function is SIGMOID and outer.shift == 0:
         return _scaled(builder, builder.apply(_scaled(builder, inner.node, inner.scale), SILU), times)
@@ -100,18 +101,33 @@ def _scaled(builder: Builder, x: int, factor: float) -> int:
 
 
 def _peeled(builder: Builder, x: int) -> _Line:
-    """The node without a few scales and shifts by one number each."""
+    """The node without a few scales and at most one shift, by one number each.
+
+    Two shifts may nearly cancel, and a number below float64's normal range has lost digits: either is off by more than
+    the few roundings of a constant, so it is left where it is.
+    """
     scale, shift = 1.0, 0.0
     for _ in range(3):
         node = builder.node(x)
         if isinstance(node.op, Scale) and node.op.bias is None and _uniform(node.op.weight):
-            scale *= float(node.op.weight.reshape(-1)[0])
-        elif isinstance(node.op, Shift) and _uniform(node.op.bias):
-            shift += scale * float(node.op.bias.reshape(-1)[0])
+            product = scale * float(node.op.weight.reshape(-1)[0])
+            if not _normal(product):
+                break
+            scale = product
+        elif isinstance(node.op, Shift) and not shift and _uniform(node.op.bias):
+            product = scale * float(node.op.bias.reshape(-1)[0])
+            if not _normal(product):
+                break
+            shift += product
         else:
             break
         (x,) = node.inputs
     return _Line(x, scale, shift)
+
+
+def _normal(number: float) -> bool:
+    """Whether a product has the relative accuracy of float64."""
+    return sys.float_info.min <= abs(number) <= sys.float_info.max
 
 
 def _uniform(values: object) -> bool:

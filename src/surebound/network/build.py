@@ -362,11 +362,11 @@ class Builder:
         spread = real(variance) + epsilon
         if bool((spread <= 0).any()):
             raise NetworkError("a batch norm's variance + epsilon is not positive")
+        scale = real(gamma) / np.sqrt(spread)
+        if bool(((np.abs(scale) < np.finfo(np.float64).tiny) & (real(gamma) != 0)).any()):
+            raise NetworkError("a batch norm's scale is below float64's normal range; expected a larger one")
         centred = self.shift(x, -real(mean).reshape(column))
-        return self.shift(
-            self.scale(centred, (real(gamma) / np.sqrt(spread)).reshape(column), exact=False),
-            real(beta).reshape(column),
-        )
+        return self.shift(self.scale(centred, scale.reshape(column), exact=False), real(beta).reshape(column))
 
 
 def _check_windows(conv: Conv) -> None:

@@ -51,6 +51,13 @@ def _sum(h: Tensor) -> Tensor:
     return y - h
 
 
+def _sum_by_another_name(h: Tensor) -> Tensor:
+    y = torch.relu(h - 10.0)
+    z = y
+    z += h
+    return y
+
+
 def _shape(h: Tensor) -> Tensor:
     y = h.relu_()
     return y.view(h.size(0), 2)
@@ -68,7 +75,7 @@ def _number(h: Tensor) -> Tensor:
     return h * n + m
 
 
-RIGHT = [_statement, _method, _both, _sum, _shape, _view_of_the_result, _number]
+RIGHT = [_statement, _method, _both, _sum, _sum_by_another_name, _shape, _view_of_the_result, _number]
 
 
 @pytest.mark.parametrize("function", RIGHT, ids=lambda f: f.__name__)

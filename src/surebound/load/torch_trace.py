@@ -4,7 +4,6 @@ torch.fx records calls, not what they do to memory: a call that overwrites its a
 new tensor, and hooks of torch's own modules do not appear at all. A few test points need not show either.
 """
 
-import inspect
 from typing import Any
 
 from torch import fx, nn
@@ -107,13 +106,7 @@ def _overwrites(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     name = _name(node)
     if name in _OPERATORS or (name.endswith("_") and not name.endswith("__")):
         return True
-    if node.kwargs.get("inplace"):
-        return True
-    try:
-        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # a method's name, a function without a signature, or a call that does not fit it
-        return False
-    return bool(bound.arguments.get("inplace"))
+    return bool(node.kwargs.get("inplace"))  # torch records it by name, however it was given
 
 
 def _shares(node: fx.Node, modules: dict[str, nn.Module]) -> bool:

@@ -16,6 +16,7 @@ from torch import nn
 import surebound
 import surebound.train.onnx_calls
 from surebound.errors import NetworkError, UnsupportedOpError, UsageError
+from surebound.load.replay import replay
 from surebound.network.architectures import ARCHITECTURES, architecture
 from surebound.train.checkpoint import restore_weights, save_weights
 from surebound.train.export import export_onnx
@@ -132,18 +133,34 @@ def test_layers_without_bias_and_norms_without_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "complaint"),
+    "extra",
     [
-        (nn.Softmax(1), r"module '0' \(Softmax\(dim=1\)\) cannot be written to ONNX; expected .*Normalise"),
-        (nn.Conv2d(2, 2, 3, padding="same"), "cannot be written"),
-        (nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), "cannot be written"),
-        (nn.BatchNorm2d(2, track_running_stats=False), "cannot be written"),
-        (nn.Flatten(0), "cannot be written"),
+        nn.Softmax(1),
+        nn.Conv2d(2, 2, 3, padding="same"),
+        nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"),
+        nn.ConstantPad2d(1, 0.5),
+        nn.Hardtanh(-0.5, 0.5),
+        nn.ConvTranspose2d(2, 2, 2),
     ],
+    ids=lambda m: type(m).__name__,
 )
-def test_unsupported_modules_are_named(extra: nn.Module, complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedOpError, match=complaint):
-        export_onnx(nn.Sequential(extra, nn.Flatten()), SHAPE, tmp_path / "model.onnx")
+def test_what_the_tables_lack_is_written_by_the_exporter_of_torch(extra: nn.Module, tmp_path: Path) -> None:
+    module, path = nn.Sequential(extra, nn.Flatten()), tmp_path / "model.onnx"
+    export_onnx(module, SHAPE, path, labels=["a", "b"])
+    x = torch.rand(3, *SHAPE, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        np.testing.assert_allclose(replay(path)(x.flatten(1).numpy()), module(x).numpy(), rtol=1e-4, atol=1e-5)
+    assert onnx.load(path).metadata_props[0].key == "labels"
+    once = path.read_bytes()
+    export_onnx(module, SHAPE, path, labels=["a", "b"])
+    assert path.read_bytes() == once
+
+
+def test_what_neither_can_write_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOpError, match=r"'0' \(BatchNorm2d.* cannot be written to ONNX; expected .*Norm"):
+        export_onnx(
+            nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten()), SHAPE, tmp_path / "model.onnx"
+        )
     assert list(tmp_path.iterdir()) == []
 
 

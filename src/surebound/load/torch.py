@@ -21,7 +21,7 @@ from surebound.load.algebra import Algebra, Data
 from surebound.load.ends import begin, end
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Values, shape_of
-from surebound.load.torch_trace import expect_module, settle
+from surebound.load.torch_trace import expect_module, trace
 from surebound.network.graph import Network
 from surebound.network.model import Model, Replay
 from surebound.network.op import Shape
@@ -55,12 +55,8 @@ def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = Tr
 
 def _read(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
     frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
-    name = type(module).__name__
-    try:
-        traced = fx.symbolic_trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)
-    except Exception as error:  # forward may raise anything when it meets a proxy
-        raise NetworkError(f"module {name} cannot be traced by torch.fx: {error}") from error
-    return Interpreter(settle(traced), shapes, name).read()
+    traced = trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)
+    return Interpreter(traced, shapes, type(module).__name__).read()
 
 
 def _shapes(input_shape: InputShape) -> list[Shape]:

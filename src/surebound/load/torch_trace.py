@@ -1,10 +1,13 @@
 """What must hold of a module and of its trace, so that the calls in the trace are what the module computes.
 
 torch.fx records calls, not what they do to memory: a call that overwrites its argument looks like one that returns a
-new tensor, and hooks of torch's own modules do not appear at all. A few test points need not show either.
+new tensor, `y += x` is recorded as `y = y + x`, and hooks of torch's own modules do not appear at all. A few test
+points need not show any of it.
 """
 
-from typing import Any
+import operator
+from collections.abc import Callable
+from typing import Any, final
 
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
@@ -13,7 +16,7 @@ from surebound.errors import NetworkError, UnsupportedOpError, UsageError
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import MOVES
 
-_OPERATORS = frozenset(("iadd", "imul", "isub", "itruediv"))
+_OPERATORS = ("iadd", "ifloordiv", "imatmul", "imod", "imul", "ipow", "isub", "itruediv")
 _SHAPES = frozenset(("size", "dim", "getattr"))  # what reads no numbers
 _SHARING = MOVES - {"clone"} | {"double", "float", "detach", "dropout"}  # what may return its argument, or a view of it
 _SHARING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
@@ -41,7 +44,42 @@ def expect_module(module: nn.Module) -> None:
             raise UnsupportedOpError(f"{place} has a forward of its own; expected a class of your own for it")
 
 
-def settle(traced: fx.GraphModule) -> fx.GraphModule:
+def trace(module: nn.Module, *leaves: type[nn.Module]) -> fx.GraphModule:
+    """The calls that a module makes, which shares its parameters; modules of the types `leaves` are one call each."""
+    try:
+        found = fx.GraphModule(module, _Tracer(leaves).trace(module))
+    except Exception as error:  # forward may raise anything when it meets a proxy
+        raise NetworkError(f"module {type(module).__name__} cannot be traced by torch.fx: {error}") from error
+    return _settle(found)
+
+
+def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    def call(self: fx.Proxy, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", getattr(operator, name), (self, other), {})
+
+    return call
+
+
+_Proxy = type("_Proxy", (fx.Proxy,), {f"__{name}__": _in_place(name) for name in _OPERATORS})
+
+
+@final
+class _Tracer(fx.Tracer):
+    """torch.fx's, which also records that an operator overwrites its argument."""
+
+    def __init__(self, leaves: tuple[type[nn.Module], ...]) -> None:
+        super().__init__()
+        self._leaves = leaves
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, self._leaves) or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        found: fx.Proxy = _Proxy(node, self)
+        return found
+
+
+def _settle(traced: fx.GraphModule) -> fx.GraphModule:
     """The trace, in which what is read after a call has overwritten it is that call's result.
 
     Refuses a call that overwrites what is read again by another name: a view of it, or what it is a view of.

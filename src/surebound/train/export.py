@@ -1,8 +1,10 @@
 """Writes a trained network as an ONNX file, call by call, and runs the file before anyone relies on it."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
+from io import BytesIO
 from pathlib import Path
 from typing import Any, final
 
@@ -32,17 +34,52 @@ def export_onnx(module: nn.Module, in_shape: Shape, path: str | Path, *, labels:
     onnxruntime has computed the same logits from it as the module does. `labels` are kept in the file's metadata.
     """
     copy = deepcopy(module).cpu().float().eval()
-    writer = _Writer(copy)
     x = torch.from_numpy(np.random.default_rng(0).random((_POINTS, *in_shape), dtype=np.float32))
     with torch.no_grad():
         logits = copy(x)
     if not torch.isfinite(logits).all():
         raise NetworkError(f"the network for '{path}' computes NaN or infinity; expected finite logits")
-    content = writer.content(tuple(in_shape), tuple(logits.shape[1:]), labels)
+    content = onnx_content(copy, in_shape, tuple(logits.shape[1:]), labels=labels)
     with replacing(path) as partial:
         partial.write_bytes(content)
         found = replay(partial)(x.flatten(1).numpy())
         _check(found, logits.flatten(1).numpy(), path)
+
+
+def onnx_content(module: nn.Module, in_shape: Shape, out_shape: Shape, *, labels: Sequence[str] = ()) -> bytes:
+    """The file of a module on the CPU in evaluation mode: by our tables, or by torch's exporter if they lack a call."""
+    import onnx
+
+    try:
+        model = _Writer(module).model(in_shape, out_shape)
+        onnx.checker.check_model(model, full_check=True)
+    except (UnsupportedOpError, onnx.shape_inference.InferenceError) as refused:  # a matrix on several axes
+        model = _by_torch(module, in_shape, refused)
+    if labels:
+        onnx.helper.set_model_props(model, {"labels": json.dumps(list(labels))})
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _by_torch(module: nn.Module, in_shape: Shape, refused: Exception) -> Any:
+    import onnx
+
+    file = BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that this exporter is the older one: the newer needs another package
+            torch.onnx.export(
+                module,
+                (torch.zeros(1, *in_shape, device="cpu"),),
+                file,  # type: ignore[arg-type]  # takes files, too
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=[_INPUT],
+                output_names=[_OUTPUT],
+                dynamic_axes={_INPUT: {0: "N"}, _OUTPUT: {0: "N"}},
+            )
+    except Exception as error:  # torch.onnx.errors and much else
+        raise UnsupportedOpError(f"{refused} (nor by torch's exporter: {str(error).splitlines()[0]})") from error
+    return onnx.load_from_string(file.getvalue())
 
 
 def _check(found: NDArray[Any], expected: NDArray[Any], path: str | Path) -> None:
@@ -84,8 +121,8 @@ class _Writer:
                 for i, name in enumerate(names):
                     names[i] = _OUTPUT if name == value else name
 
-    def content(self, in_shape: Shape, out_shape: Shape, labels: Sequence[str]) -> bytes:
-        """The file."""
+    def model(self, in_shape: Shape, out_shape: Shape) -> Any:
+        """What a file holds."""
         from onnx import TensorProto, helper
 
         graph = helper.make_graph(
@@ -97,9 +134,7 @@ class _Writer:
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="surebound")
         model.ir_version = IR_VERSION
-        if labels:
-            helper.set_model_props(model, {"labels": json.dumps(list(labels))})
-        return bytes(model.SerializeToString(deterministic=True))
+        return model
 
     def _call(self, node: fx.Node) -> Any:
         """The name of a call's result."""

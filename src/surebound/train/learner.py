@@ -21,7 +21,7 @@ from surebound.network.graph import Input, Network, Neurons, Relu, value
 from surebound.network.linear import Linear
 from surebound.network.op import Affine, Shape, held
 from surebound.train.places import Place
-from surebound.train.read import read
+from surebound.train.read import expect_numbers, read
 
 OpT = TypeVar("OpT", bound=Affine)
 
@@ -135,6 +135,8 @@ class Learner:
     """A module that can be traced by torch.fx, of operations that can be verified, on pixels in [0, 1]."""
 
     def __init__(self, module: nn.Module, in_shape: Shape) -> None:
+        expect_numbers(module)
+        self._fixed = {p for p in module.parameters() if not p.requires_grad}
         self.module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.in_shape = tuple(in_shape)
         reading = read(module, self.in_shape)
@@ -166,10 +168,19 @@ class Learner:
         return list(dict.fromkeys(chosen))
 
     def parameters(self, *, start: int = 0) -> list[nn.Parameter]:
-        """All parameters of blocks from `start` on, with their batch norms, that no block before has."""
+        """What is trained of blocks from `start` on, with their batch norms: parameters that no block before has.
+
+        Those that did not require a gradient when the module was given stay as they are.
+        """
         before = {p for i, place in self.places.items() if i <= self.cuts[start] for p in place.parameters}
         chosen = (p for i, place in self.places.items() if i > self.cuts[start] for p in place.parameters)
-        return [p for p in dict.fromkeys(chosen) if p not in before]
+        return [p for p in dict.fromkeys(chosen) if p not in before and p not in self._fixed]
+
+    def release(self) -> None:
+        """Give the module back as it was given: which parameters require a gradient, and torch's own layout."""
+        for parameter in self.module.parameters():
+            parameter.requires_grad_(parameter not in self._fixed)
+        self.module.to(memory_format=torch.contiguous_format)
 
     def layers(self, x: Tensor | None = None) -> Layers:
         """The network with the batch norms' statistics of the clean batch x, which also updates their running averages;

@@ -154,6 +154,8 @@ class Loop:
         """A fresh optimiser over what this stage trains."""
         frozen = stage if self._config.schedule.freeze else 0
         trained = self._learner.parameters(start=frozen)
+        if not trained:
+            raise UsageError(f"stage {stage} has no parameters to train; expected some whose requires_grad is True")
         for parameter in self._learner.module.parameters():
             parameter.requires_grad_(False)
         for parameter in trained:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
+import torch
 from torch import Tensor, fx, nn
 
 from surebound.errors import NetworkError, UnsupportedOpError
@@ -18,7 +19,7 @@ from surebound.load.algebra import Algebra, Data
 from surebound.load.torch import Interpreter
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, linear
-from surebound.load.torch_trace import expect_module, settle
+from surebound.load.torch_trace import expect_module, trace
 from surebound.network.architectures import Normalise
 from surebound.network.conv import Conv
 from surebound.network.graph import Network
@@ -31,12 +32,13 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 _WITH_WEIGHTS = ("conv1d", "conv2d", "linear")  # functions that may be given parameters
 
 
-@final
-class Tracer(fx.Tracer):
-    """torch.fx's, to which our normalisation is one operation."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Normalise) or super().is_leaf_module(m, module_qualified_name)
+def expect_numbers(module: nn.Module) -> None:
+    """Refuse what is no module, and parameters that bounds cannot be computed with."""
+    expect_module(module)
+    for name, parameter in module.named_parameters():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise NetworkError(f"parameter '{name}' is of type {kind}; expected float32 (module.float())")
 
 
 def traced(module: nn.Module) -> fx.GraphModule:
@@ -44,13 +46,10 @@ def traced(module: nn.Module) -> fx.GraphModule:
     expect_module(module)
     modes = {m: m.training for m in module.modules()}
     try:
-        found = fx.GraphModule(module, Tracer().trace(module.eval()))
-    except Exception as error:  # forward may raise anything when it meets a proxy
-        raise NetworkError(f"module {type(module).__name__} cannot be traced by torch.fx: {error}") from error
+        return trace(module.eval(), Normalise)
     finally:
         for m, mode in modes.items():
             m.training = mode
-    return settle(found)
 
 
 @final
@@ -83,6 +82,8 @@ def read(module: nn.Module, in_shape: Shape) -> Reading:
     network = builder.build(output)
     if not network.layers:
         raise UnsupportedOpError("a network to train needs at least one layer with ReLUs before its last")
+    if not any(isinstance(node.op, Place) and node.op.parameters for node in network.nodes):
+        raise NetworkError(f"module {type(module).__name__} has no parameters; expected some to train")
     return Reading(network=network, normalise=reader.normalise)
 
 
@@ -186,7 +187,9 @@ class _Reader:
             raise NetworkError(f"{m.num_features} channels do not fit a tensor of shape {list(x.shape)}")
         parameters = tuple(m.parameters())
         op = node.op
-        if isinstance(op, Place) and op in self.templates and op.norm is None and len(shape) in (1, 3):
+        # Of a matrix on several axes, the rows are the last axis, and a norm's channels the first.
+        axes = {Conv: 3, Linear: 1}.get(self.templates[op]) if isinstance(op, Place) and op in self.templates else None
+        if isinstance(op, Place) and op.norm is None and len(shape) == axes:
             place = replace(op, norm=m, parameters=(*op.parameters, *parameters))
             self.templates[place] = self.templates[op]
             return Data(a.builder.add(place, *node.inputs), x.shape)

@@ -1,6 +1,7 @@
 """A run from its configuration to its output folder."""
 
 import time
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from surebound.bounds.device import expect_usable
 from surebound.data import load_dataset
 from surebound.data.dataset import Dataset
 from surebound.errors import NetworkError, ResourceError, UsageError
+from surebound.load.torch_trace import expect_module
 from surebound.memory import is_out_of_memory
 from surebound.network.architectures import architecture
 from surebound.train.config import OWN, TrainConfig
+from surebound.train.export import onnx_content
 from surebound.train.folder import Folder
 from surebound.train.initialise import initialise_network
 from surebound.train.learner import Learner
@@ -59,8 +62,10 @@ def run(
         raise UsageError(
             f"data set '{dataset.name}' has {len(dataset.classes)} class; a classifier needs at least two classes"
         )
+    expect_module(module)
+    given = deepcopy(module).cpu().eval()
     learner = Learner(module, dataset.shape)
-    _try_out(learner, len(dataset.classes))
+    _try_out(given, learner, len(dataset.classes))
     learner.module.to(device)
     folder = Folder(out, config)
     world = join(device)
@@ -77,7 +82,8 @@ def run(
             if is_out_of_memory(error):
                 raise ResourceError("training ran out of memory; expected it to fit (see data.batch)") from error
             raise
-        learner.module.eval().requires_grad_(True)
+        learner.module.eval()
+        learner.release()
         # The others wait: a process that leaves while the first still works may be torn down in the middle of what
         # its communication threads have to release.
         first_alone(world, device, lambda: folder.finish(learner.module.cpu(), learner.in_shape))
@@ -103,24 +109,28 @@ def network(config: TrainConfig, dataset: Dataset) -> nn.Module:
     return made
 
 
-def _try_out(learner: Learner, classes: int) -> None:
-    """Refuse a network that cannot run on the images, or means something else to torch than to us, before training."""
-    was_training = learner.module.training
-    x = torch.rand(2, *learner.in_shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
-    x = x.to(next(learner.module.parameters()))
+def _try_out(given: nn.Module, learner: Learner, classes: int) -> None:
+    """Refuse a network that cannot run on the images, means something else to torch than to us, or cannot be written,
+    before training."""
+    shape, generator = learner.in_shape, torch.Generator("cpu").manual_seed(0)
+    x = torch.rand(2, *shape, generator=generator, device="cpu").to(next(given.parameters()).dtype)
     try:
         with torch.no_grad():
-            expected, found = learner.module.eval()(x), learner.layers().logits(x)
+            expected = given(x)
+            found = learner.layers().logits(x.to(next(learner.module.parameters()).device)).cpu()
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise NetworkError(f"the network cannot run on images of shape {list(learner.in_shape)}: {reason}") from error
-    finally:
-        learner.module.train(was_training)
+        raise NetworkError(f"the network cannot run on images of shape {list(shape)}: {reason}") from error
     if expected.shape != (2, classes):
-        shape = list(expected.shape[1:])
-        raise NetworkError(f"the network has outputs of shape {shape}; expected [{classes}], one for each class")
-    if not torch.allclose(expected, found, rtol=1e-3, atol=1e-4 * float(expected.abs().max()) + 1e-6):
-        raise NetworkError("the network computes something else than what is read of it; expected the same logits")
+        outputs = list(expected.shape[1:])
+        raise NetworkError(f"the network has outputs of shape {outputs}; expected [{classes}], one for each class")
+    difference, largest = float((expected - found).abs().max()), float(expected.abs().max())
+    if not difference <= 1e-3 * largest + 1e-6:
+        raise NetworkError(
+            f"the logits that torch computes differ by {difference:.3g} from those of the calls that torch.fx records; "
+            "expected the same (does forward depend on the numbers it is given, or on chance?)"
+        )
+    onnx_content(given.float(), shape, (classes,))
 
 
 def _share(module: nn.Module, world: World) -> None:

@@ -42,3 +42,13 @@ def test_a_runtime_may_add_up_term_by_term() -> None:
     check_agreement(network, term_by_term, "a runtime", "it")
     with pytest.raises(NetworkError, match="differs from a runtime"):
         check_agreement(network, lambda x: 1.01 * term_by_term(x), "a runtime", "it")
+
+
+def test_a_clip_that_no_point_of_size_one_reaches(rng: np.random.Generator) -> None:
+    network = random_fc(rng, (3, 8, 4))
+
+    def clipped(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return network.forward(torch.from_numpy(x.clip(-15.0, 15.0)).double()).numpy().astype(np.float32)
+
+    with pytest.raises(NetworkError, match="differs from a runtime"):
+        check_agreement(network, clipped, "a runtime", "it")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROUNDOFF = 2.0**-24  # of float32
+_FAR = (30.0, 1000.0)  # sizes of points where clips and thresholds show that those of size 1 do not reach
 _LARGE = 2**20  # elements of all tensors, from which points are computed one by one: convolutions copy what they read
 
 
@@ -36,8 +37,9 @@ def check_agreement(
     """
     longest = max(getattr(node.op, "roundings", 0) for node in network.nodes)
     rng = np.random.default_rng(0)
-    x = np.concatenate([rng.random((points // 2, network.inputs)), rng.normal(size=(points // 2, network.inputs))])
-    rows = x.astype(np.float32)
+    shape = (points // 2, network.inputs)
+    far = rng.normal(size=(len(_FAR), network.inputs)) * np.array(_FAR)[:, None]
+    rows = np.concatenate([rng.random(shape), rng.normal(size=shape), far]).astype(np.float32)
     samples = network.array(rows.reshape(-1, *network.input_shape))
     with np.errstate(all="ignore"):
         precise = _forward(network, network.array(rows.astype(np.float64)).reshape(samples.shape), deadline)
@@ -46,7 +48,7 @@ def check_agreement(
     theirs = source(rows)
     if theirs.shape != precise.shape:
         raise NetworkError(
-            f"{name} has results of shape {list(theirs.shape)} in {runtime} for {points} samples; "
+            f"{name} has results of shape {list(theirs.shape)} in {runtime} for {len(rows)} samples; "
             f"expected {list(precise.shape)}"
         )
     with np.errstate(all="ignore"):

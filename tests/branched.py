@@ -32,6 +32,13 @@ def _smooth(activation: nn.Module) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(6, CLASSES))
 
 
+def _spread() -> nn.Module:
+    """Transposed convolutions, one of which writes more than it keeps, and a batch norm after the other."""
+    first = [nn.Conv2d(2, 4, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), nn.ReLU()]
+    second = [nn.ConvTranspose2d(6, 2, 2, bias=False), nn.BatchNorm2d(2), nn.ReLU()]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(98, CLASSES))
+
+
 class PreActivated(nn.Module):
     """Norm and ReLU before each convolution, as functions with parameters of their own, and a mean over places."""
 
@@ -73,6 +80,7 @@ GRAPHS: dict[str, Callable[[], nn.Module]] = {
     "sigmoid": lambda: _smooth(nn.Sigmoid()),
     "gelu": lambda: _smooth(nn.GELU()),
     "silu": lambda: _smooth(nn.SiLU()),
+    "transposed": _spread,
     "no matrix": lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, CLASSES, 4), nn.Flatten()),
 }
 SMOOTH = ("sigmoid", "gelu", "silu")

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from drawn import VIOLATING, draw, draw_region
+from knots import knot
 from lying import LAZY, Patch, false_at
 from networks import NETWORKS, random_box, sample
-from verifications import ALONE, as_box, model, outputs
+from verifications import ALONE, as_box, model, outputs, prop
 
 import surebound
 from surebound.network.model import Model
@@ -40,14 +41,18 @@ WAYS: dict[str, tuple[str, Strategy]] = {
 
 
 def claim(folder: Path, seed: int) -> tuple[Model, Property] | None:
-    """A property that is violated: of an ONNX graph of many operations, or of a network in exact arithmetic."""
+    """A property that is violated: of an ONNX graph of many operations, of a network in exact arithmetic, or of one
+    whose kinks and weights are awkward."""
     rng = np.random.default_rng(seed)
-    if seed % 2:
+    if seed % 3 == 2:
+        network, part = knot(rng)
+        return model(network), prop(network, part)
+    if seed % 3 == 1:
         graph = draw(rng)
         loaded = surebound.load(graph.save(folder / "network.onnx"))
         region, violated = draw_region(rng, graph, VIOLATING)
         return (loaded, Property((region,), loaded.network.inputs, loaded.network.outputs)) if violated else None
-    network = list(NETWORKS.values())[seed // 2 % len(NETWORKS)](rng)
+    network = list(NETWORKS.values())[seed // 3 % len(NETWORKS)](rng)
     ends = random_box(rng, network, radius=rng.choice([0.05, 0.2, 0.8]))
     box, row = as_box(*ends), rng.normal(size=network.outputs)
     points = sample(rng, ends[0][0], ends[1][0], 2000).flatten(1).numpy()
@@ -61,7 +66,10 @@ def ask(folder: Path, seed: int, seconds: float) -> Counter[str]:
     answers = Counter[str]()
     if found is None:
         return answers
+    ball = found[1].regions[0].box.norm != "inf"
     for way, (branching, strategy) in WAYS.items():
+        if ball and branching == "input":
+            continue
         with Patch.context() as patch:
             patch.setattr(Confirm, "__call__", lambda *_: None)
             options = Options(timeout=seconds, branching=branching, strategy=strategy, quick_attack=None, seed=seed)

@@ -113,6 +113,8 @@ def test_an_instance_is_run_replayed_and_judged(script: Any, tiny: Path) -> None
         "solved 0 of 2 with a known verdict, 1 wrong, 0 of 1 replays failed, 1 crashes"
     )
     page = vnncomp.report([record, crashed], 2, "a machine.")
+    late = vnncomp.overshoot_text([{"wall": 61.5, "timeout": 60.0, "instance": "late"}, record])
+    assert late == "1 of 2 over their timeout by more than 0.5 s; most: +1.50 s, late"
     assert "**sat: WRONG**" in page
     assert "**crash**" in page
 
@@ -476,16 +478,16 @@ def test_a_driver_that_is_too_slow_is_the_limit(simulation: Any) -> None:
 def test_what_was_recorded_becomes_images_and_costs(script: Any) -> None:
     scale = script("scale")
     records = [{"kind": "start", "seconds": 2.0}]
-    records += [{"kind": "screen 10", "name": 10 * k, "images": 10, "seconds": 3.0} for k in range(10)]
-    records += [{"kind": "screen 50", "name": 50 * k, "images": 50, "seconds": 11.0, "margins": {}} for k in range(2)]
-    with pytest.raises(scale.Unavailable, match="nothing is recorded"):
+    records += [{"kind": "part", "name": 10 * k, "images": 10, "seconds": 3.0} for k in range(5)]
+    records += [{"kind": "screen", "name": 50 * k, "images": 50, "seconds": 11.0, "margins": {}} for k in range(2)]
+    with pytest.raises(scale.Unavailable, match="no batch is recorded with all its searches"):
         scale.recorded([])
     records[-1] = records[-1] | {"margins": {"60": -0.5}}
-    with pytest.raises(scale.Unavailable, match="1 searches are not recorded yet"):
-        scale.recorded(records)
+    assert len(scale.recorded(records)[0]) == 50  # of the other batch a search is missing
     records.append({"kind": "search", "name": 60, "margin": -0.5, "seconds": 7.0})
     images, costs = scale.recorded(records)
-    assert costs.start == 2.0 and costs.batch == pytest.approx(1.0)  # 30 s in ten batches, 22 s in two
+    assert costs.start == 2.0 and costs.batch == pytest.approx(1.0)  # 15 s in five batches, 11 s in one
+    assert costs.together == 50
     assert len(images) == 100 and sum(i.screening for i in images) == pytest.approx(20.0)
     assert [(i.margin, i.search) for i in images if i.search is not None] == [(-0.5, 7.0)]
     assert scale.drawn(images, 300) == scale.drawn(images, 300) and len(scale.drawn(images, 300)) == 300

@@ -105,10 +105,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     missing = tmp_path / "no.toml"
     with pytest.raises(MissingFileError) as caught:
         read_toml(missing)
-    assert str(caught.value) == f"cannot read the config file '{missing}': no such file or directory"
+    assert (
+        str(caught.value)
+        == f"cannot read the config file '{missing}' (no such file or directory); expected a TOML file"
+    )
     with pytest.raises(MissingFileError) as caught:
         read_toml(tmp_path)
-    assert str(caught.value) == f"cannot read the config file '{tmp_path}': is a directory"
+    assert str(caught.value) == f"cannot read the config file '{tmp_path}' (is a directory); expected a TOML file"
 
 
 @pytest.mark.parametrize(

@@ -357,11 +357,12 @@ def test_products_in_less_than_float64_are_refused(
 
 
 def test_convolutions_are_plain_for_a_while() -> None:
-    """cuDNN may compute them in ways that no error term has. (`elsewhere` sees that no bound is computed with it.)"""
+    """cuDNN and NNPACK may compute them in ways that no error term has. (`elsewhere` sees that no bound uses cuDNN.)"""
     before = torch.backends.cudnn.enabled
-    assert before
+    assert before and torch._C._get_nnpack_enabled()
     with plain_convolutions("cpu"):
-        assert torch.backends.cudnn.enabled
+        assert torch.backends.cudnn.enabled and not torch._C._get_nnpack_enabled()
+    assert torch._C._get_nnpack_enabled()
     with plain_convolutions("cuda:1"), plain_convolutions("cuda"):
         assert not torch.backends.cudnn.enabled
     with pytest.raises(ValueError, match="while"), plain_convolutions("cuda"):

@@ -7,11 +7,16 @@ import onnx_models
 import pytest
 import torch
 from onnx import NodeProto, TensorProto, helper
+from verifications import decide, region, without_onednn
 
 import surebound
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.load.onnx import load_onnx
+from surebound.network.build import Builder
+from surebound.problem import Box
+from surebound.verify.confirm import Confirm
+from surebound.verify.options import Options
 
 pytestmark = pytest.mark.slow
 
@@ -254,4 +259,22 @@ def _check_not_proved_above(
         verdict = surebound.verify(path, surebound.Property((region,), 1, 1), timeout=5)
     except surebound.errors.NetworkError:
         return
+    assert verdict.status != "unsat"
+
+
+def test_a_transform_does_not_mix_large_with_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without oneDNN, torch convolved sixteen symbols by NNPACK's transform: 2³⁰ a few pixels away came out as −7.5 per
+    symbol, beside 8.5 of a pixel's own, and a neuron that reaches 36 counted as inactive."""
+    build = Builder((16,))
+    image = np.zeros((256, 16))
+    image[68], image[34] = 2.0**30, 8.5
+    kernel = np.zeros((1, 1, 3, 3), np.float32)
+    kernel[0, 0, 0, 1], kernel[0, 0, 1, 1], kernel[0, 0, 2, 0] = 0.3, 1.0, -0.7
+    node = build.conv(build.reshape(build.linear(0, image), (1, 16, 16)), kernel, pads=[(1, 1), (1, 1)])
+    node = build.relu(build.shift(build.reshape(node, (256,)), np.full(256, -100.0)))
+    network = build.build(build.pick(node, np.array([34])))
+    ends, options = np.ones(16), Options(quick_attack=None, timeout=1.0)
+    monkeypatch.setattr(Confirm, "__call__", lambda *_: None)
+    with without_onednn():
+        verdict = decide(network, region(Box(-ends, ends), np.array([-1.0]), 1.0), branching="input", options=options)
     assert verdict.status != "unsat"

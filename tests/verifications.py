@@ -1,6 +1,8 @@
 """Random properties with known minima, decided by the whole verifier, its counterexamples checked."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
@@ -14,7 +16,7 @@ from surebound.attacks.pgd import PGD
 from surebound.bounds.planet_lp import milp_minimum
 from surebound.network.graph import Network
 from surebound.network.model import Model
-from surebound.problem import Box, Property, Region, Verdict
+from surebound.problem import Box, Domain, Property, Region, Verdict
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
 from surebound.verify.strategy import Strategy
@@ -50,6 +52,15 @@ def exact(kind: str, seed: int) -> tuple[Network, Box, Vector, float]:
     return network, box, row, found.value
 
 
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """As torch is on a Mac."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about an option that nobody sets
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
 def as_box(lower: Tensor, upper: Tensor) -> Box:
     return Box(lower.flatten().numpy(), upper.flatten().numpy())
 
@@ -65,7 +76,7 @@ def model(network: Network) -> Model:
 
 
 def region(
-    box: Box, on_output: Matrix, constant: Vector | float, *, on_input: Matrix | None = None, strict: bool = False
+    box: Domain, on_output: Matrix, constant: Vector | float, *, on_input: Matrix | None = None, strict: bool = False
 ) -> Region:
     rows = np.atleast_2d(on_output)
     constants = np.broadcast_to(np.asarray(constant, dtype=np.float64), len(rows)).copy()

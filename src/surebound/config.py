@@ -23,7 +23,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from surebound.errors import MissingFileError, UsageError
+from surebound.errors import MissingFileError, UsageError, reason
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -40,7 +40,9 @@ def read_toml(path: Path) -> Table:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise MissingFileError(f"cannot read the config file '{path}': {(error.strerror or '').lower()}") from error
+        raise MissingFileError(
+            f"cannot read the config file '{path}' ({reason(error)}); expected a TOML file"
+        ) from error
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:

@@ -61,6 +61,15 @@ def one_line(error: Exception, most: int = 300) -> str:
     return visible(" ".join(str(error).split())[:most]) or type(error).__name__
 
 
+def reason(error: OSError) -> str:
+    """Why the system refused, in lower case.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory"))
+    'no such file or directory'
+    """
+    return (error.strerror or str(error)).lower()
+
+
 class SureboundError(Exception):
     """Base of all errors that surebound raises on purpose."""
 

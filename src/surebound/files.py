@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from surebound.errors import UsageError
+from surebound.errors import UsageError, reason
 
 
 @contextmanager
@@ -32,8 +32,9 @@ def replacing(path: str | Path, *, tag: str = "") -> Iterator[Path]:
             partial.unlink(missing_ok=True)
             raise
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"cannot write '{path}' ({reason}); expected a file name in a folder with room") from error
+        raise UsageError(
+            f"cannot write '{path}' ({reason(error)}); expected a file name in a folder with room"
+        ) from error
 
 
 def claim(folder: Path) -> int | None:
@@ -46,6 +47,16 @@ def claim(folder: Path) -> int | None:
         os.close(handle)
         return None
     return handle
+
+
+def make_folder(path: Path, use: str = "") -> None:
+    """Make a folder, and those around it, unless it is there; `use` says for people what it is for."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder '{path}'{use} ({reason(error)}); expected a folder, or a name for a new one"
+        ) from error
 
 
 def _kind(path: Path) -> str:

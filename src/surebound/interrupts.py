@@ -43,7 +43,7 @@ def listen() -> None:
 
 @contextmanager
 def leaving(finish: Callable[[], None]) -> Iterator[None]:
-    """Inside, a signal does what is left to do and ends the process; another one meanwhile ends it at once."""
+    """Inside, a signal runs what is left to do and ends the process. Another signal meanwhile ends it at once."""
 
     def leave(_: int) -> NoReturn:
         try:
@@ -58,7 +58,7 @@ def leaving(finish: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Inside, a signal is a KeyboardInterrupt; whatever libraries make of it on its way out is one again."""
+    """Inside, a signal raises KeyboardInterrupt. If a library turns it into another error, it becomes one again."""
     with _doing(_raise):
         try:
             yield
@@ -123,7 +123,7 @@ def shielded() -> Iterator[None]:
 
 
 def ignore() -> None:
-    """For a process that is ended by the one who started it, and by its end."""
+    """Ignore both signals: in a process that ends when the one that started it says so, or ends itself."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -158,7 +158,7 @@ def _raise(_: int) -> NoReturn:
 
 
 def _on_unraisable(unraisable: Any) -> None:
-    """An interrupt that came while an object was being freed, say, is not lost: it comes again a moment later."""
+    """Raise an interrupt again a moment later if it came where it would be lost, as while an object was freed."""
     if _seen is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
         again = threading.Timer(0.01, os.kill, (os.getpid(), _seen))
         again.daemon = True

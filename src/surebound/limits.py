@@ -87,7 +87,7 @@ class Tally:
 
 
 def check_elements(dimensions: Iterable[int]) -> int:
-    """The number of elements of a tensor of a shape, if it is not too large to be meant."""
+    """The number of elements of a tensor of this shape. Refuses shapes that are too large to be meant."""
     count = prod(int(d) for d in dimensions)
     if count > ELEMENTS:
         raise NetworkError(f"a tensor has {count:,} elements; expected at most {ELEMENTS:,}")
@@ -141,7 +141,7 @@ def read_file(
 
 
 def _read_at_most(file: IO[bytes] | gzip.GzipFile, most: int, likely: int, deadline: Deadline = Deadline()) -> bytes:
-    """What a file of a likely size holds, but no more than `most` + 1 bytes of it."""
+    """The content of a file of about that size, but no more than `most` + 1 bytes."""
     parts = [file.read(likely)]  # which makes room for all of it, so that it must not be `most`
     size = len(parts[0])
     while size <= most and (part := file.read(min(_CHUNK, most + 1 - size))):

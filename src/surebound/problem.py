@@ -12,7 +12,7 @@ All numbers are float64. Boxes are rounded outward and rows to nearest, so that 
 constants of the property may differ from the stored ones (by at most one relative rounding, 2**-53, each).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -98,6 +98,23 @@ def stack_rows(regions: Sequence[Region], count: int | None = None) -> tuple[Mat
     return on_output[index], on_input[index], constant[index]
 
 
+def padded_rows(groups: Sequence[Sequence[Region]]) -> Iterator[NDArray[np.float64]]:
+    """The rows of each group of regions. A group's last row is repeated until all groups have as many.
+
+    # (groups, rows, outputs), (groups, rows, inputs), (groups, rows)
+    """
+    most = max(sum(len(region.constant) for region in group) for group in groups)
+    return map(np.stack, zip(*(stack_rows(group, most) for group in groups), strict=True))
+
+
+def by_box(regions: Sequence[Region]) -> list[list[int]]:
+    """The indices of regions, grouped by their boxes: equal boxes may be different objects."""
+    groups: dict[tuple[bytes, bytes], list[int]] = {}
+    for i, region in enumerate(regions):
+        groups.setdefault(region.box.key, []).append(i)
+    return list(groups.values())
+
+
 @dataclass(frozen=True)
 class Port:
     """One of a network's inputs or outputs."""
@@ -162,7 +179,7 @@ class Property:
         return max((int((box.upper > box.lower).sum()) for box in boxes), default=0)
 
     def check_fits(self, *, inputs: int, outputs: int, ports: Ports) -> None:
-        """Raise PropertyError unless the property is over a network with these inputs and outputs, so many in all."""
+        """Raise PropertyError unless the property is over a network with so many inputs and outputs, in these ports."""
         if (self.inputs, self.outputs) != (inputs, outputs):
             raise PropertyError(
                 f"{self.source} is over {self.inputs} inputs and {self.outputs} outputs,"

@@ -17,8 +17,9 @@ from torch import Tensor
 from surebound.attacks import ATTACKS
 from surebound.attacks.descent import AttackResult
 from surebound.attacks.mi_fgsm import MIFGSM
-from surebound.attacks.objective import Objective, round_inward
+from surebound.attacks.objective import Objective
 from surebound.attacks.pgd import PGD
+from surebound.domain.sets import round_inward
 from surebound.errors import PropertyError, UsageError
 from surebound.network.conv import Conv
 from surebound.network.graph import Network, Relu

@@ -143,6 +143,18 @@ def test_claims_over_balls_are_confirmed_in_rational_arithmetic(norm: Norm) -> N
     assert audit.claims > 300
 
 
+def test_a_claim_beside_a_relu_is_confirmed() -> None:
+    """A node that is affine in the input, after a ReLU in the order of nodes that it does not read."""
+    rng, build = np.random.default_rng(3), Builder((4,))
+    first = build.relu(build.linear(0, rng.normal(size=(3, 4))))
+    second = build.relu(build.linear(0, rng.normal(size=(3, 4)), rng.normal(size=3)))
+    network = build.build(build.sum(first, second))
+    with auditing() as audit:
+        enclosure = enclosure_over(network, [random_ball(rng, network, "2", 1.0)])
+        enclosure.extend(network.output)
+    assert audit.claims > 12
+
+
 def test_a_ball_is_tighter_than_the_box_around_it() -> None:
     rng = np.random.default_rng(6)
     network = random_fc(rng, (30, 20, 20, 3))

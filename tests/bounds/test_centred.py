@@ -19,16 +19,19 @@ from networks import (
 )
 from pushing import alone
 from torch import Tensor
+from verifications import without_onednn
 from wild import KINDS, boxes, exact_layers, exact_nodes, points, wild_network
 
 from surebound.bounds import root
 from surebound.bounds.centred import Centred
+from surebound.bounds.device import plain_convolutions
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.precision import float32_is_kept, numpy_keeps_float32
 from surebound.bounds.root import LayerBounding, bound_neurons, settle_layers, tighten_layers
 from surebound.bounds.zonotope import Forward
+from surebound.network.conv import Conv
 from surebound.network.graph import Network
-from surebound.network.linear import Linear
+from surebound.network.linear import Linear, Scale, Shift
 
 
 def settled(network: Network, lower: Tensor, upper: Tensor) -> Enclosure:
@@ -301,3 +304,58 @@ def test_products_in_bfloat16_are_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     exact = torch.Tensor.__matmul__
     monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: exact(a.bfloat16(), b.bfloat16()).float())
     assert not float32_is_kept()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_convolutions_in_bfloat16_are_noticed(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards, of channels that are mixed and of channels by themselves, which libraries take by other ways."""
+    exact = torch.nn.functional.conv2d
+
+    def coarse(x: Tensor, weight: Tensor, groups: int = 1) -> Tensor:
+        if (groups == 1) == together:
+            return exact(x.bfloat16(), weight.bfloat16(), groups=groups).float()
+        return exact(x, weight, groups=groups)
+
+    monkeypatch.setattr(torch.nn.functional, "conv2d", coarse)
+    assert not float32_is_kept()
+
+
+def test_convolutions_by_transforms_are_noticed() -> None:
+    if not torch.backends.nnpack.is_available():
+        pytest.skip("a torch without NNPACK")
+    with without_onednn():
+        assert not float32_is_kept()
+        with plain_convolutions("cpu"):
+            assert float32_is_kept()
+
+
+def test_single_neurons_stay_in_their_windows(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a batch norm: a pass over whole images takes many times as long."""
+
+    def whole(*_: object) -> None:
+        pytest.fail("a pass over whole images")
+
+    network = normed(rng)
+    lower, upper = random_box(rng, network, radius=0.1)
+    enclosure, node = Enclosure(network, lower, upper), network.before(1)
+    centred = Centred(enclosure)
+    enclosure.extend(node)
+    centred.extend(node)
+    index = torch.arange(0, network.width(1), 7)
+    expected = bound_neurons(enclosure, node, index, LayerBounding(slopes=("fastlin",), ascent=None), lambda: None)
+    monkeypatch.setattr(Conv, "adjoint", whole)
+    low, high = centred.parallel(node, index)
+    assert torch.allclose(low, expected[0][0], atol=1e-4) and torch.allclose(high, expected[1][0], atol=1e-4)
+    assert bool((low <= expected[0][0] + 1e-9).all() & (high >= expected[1][0] - 1e-9).all())
+
+
+def normed(rng: np.random.Generator) -> Network:
+    """(2, 12, 12): two convolutions, each with a scale and a shift behind it as a batch norm leaves them."""
+    build, node = Builder(rng, (2, 12, 12)), 0
+    for channels in (3, 4):
+        node = build.conv(node, channels)
+        for make in (Scale, Shift):
+            node = build.add(make(torch.from_numpy(rng.uniform(0.5, 1.5, build.shape(node)))), node)
+        node = build.relu(node)
+    build.linear(build.flatten(node), 3)
+    return build.network()

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from prover import Problem, Proof, bisect, prove, random_problem, start, violate
+from prover import Problem, Proof, bisect, planed, prove, random_problem, start, violate
 
 from surebound.check.arithmetic import Arithmetic, CheckError
 from surebound.check.file import Proof as Opened
@@ -33,6 +33,7 @@ from surebound.check.network import read_network
 from surebound.check.steps import Steps
 from surebound.check.vnnlib import read_property
 
+CLIMBED = ("alpha", "beta", "pi", "weight", "kappa")
 SPECIAL = [np.nan, np.inf, -np.inf, 5e-324, -5e-324, 1e308, -1e308, 1e59, 1e61, -1.0, 2.0, 0.0, -0.0, 1e-9]
 
 
@@ -67,6 +68,7 @@ def truths(seed: int, false: Problem, near: Problem) -> Iterator[tuple[str, Proo
         ("stored", lambda p: prove(p, lines="stored", layers="stored", most=16)),
         ("flat", lambda p: prove(p, lines="flat", layers="flat", most=16)),
         ("input", lambda p: bisect(p, most=32)),
+        ("planes", lambda p: _planed(p, prove(p, lines="stored", most=16), rng)),
     ]
     name, way = ways[seed % len(ways)]
     easier = copy.deepcopy(near)
@@ -85,6 +87,11 @@ def truths(seed: int, false: Problem, near: Problem) -> Iterator[tuple[str, Proo
         if proof is not None:
             yield f"{name} of {what}", proof
     yield "nothing", bare(false)
+    yield "nothing but planes", planed(false, bare(false), rng)
+
+
+def _planed(problem: Problem, proof: Proof | None, rng: np.random.Generator) -> Proof | None:
+    return None if proof is None else planed(problem, proof, rng)
 
 
 def bare(problem: Problem, lines: str = "crown") -> Proof:
@@ -373,18 +380,19 @@ class Target:
 
 
 def climb(rng: np.random.Generator, target: Target, proof: Proof) -> None:
-    """Change multipliers and slopes wherever that raises the checker's own value for the leaf that fails."""
+    """Change multipliers, slopes and planes wherever that raises the checker's own value for the leaf that fails."""
     best = -np.inf
     for _ in range(12):
         tried = Proof(proof.about, dict(proof.arrays))
-        names = [n for n in proof.arrays if n.rsplit("/", 1)[-1] in ("alpha", "beta", "pi") and proof.arrays[n].size]
+        names = [n for n in proof.arrays if n.rsplit("/", 1)[-1] in CLIMBED and proof.arrays[n].size]
         if not names:
             return
         name = str(rng.choice(names))
         value = tried.arrays[name].astype(np.float64)
         step = rng.choice([1e-3, 1e-1, 1.0, 10.0])
-        value = np.maximum(value + step * rng.normal(size=value.shape) * (rng.random(value.shape) < 0.5), 0)
-        if name.endswith("alpha"):
+        value = value + step * rng.normal(size=value.shape) * (rng.random(value.shape) < 0.5)
+        value = value if name.endswith("weight") else np.maximum(value, 0)
+        if name.endswith(("alpha", "kappa")):
             value = np.minimum(value, 1)
         tried.arrays[name] = value
         reason = target.offer(tried)

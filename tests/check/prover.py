@@ -476,6 +476,29 @@ def region_step(
     return entry, arrays
 
 
+def planed(problem: Problem, proof: Proof, rng: np.random.Generator) -> Proof:
+    """A proof by splitting neurons with planes above some of them, which all leaves are to be bounded with.
+
+    Mostly, they are those that a neuron's own weights suggest: part of what it reads, and the rest at its end.
+    """
+    first = np.cumsum([0, *problem.chain.widths])
+    for number, step in enumerate(proof.about["steps"]):
+        if step["kind"] != "region" or "rebound" in step:
+            continue
+        for k, (layer, width) in enumerate(zip(problem.chain.layers, problem.chain.widths, strict=False)):
+            neuron = rng.permutation(width)[: int(rng.integers(1, width + 1))]
+            weight = np.zeros((len(neuron), problem.chain.inputs + int(first[k])))
+            read = layer.weight.shape[1]
+            t = rng.choice([0.0, 1.0, rng.random()], size=(len(neuron), read))
+            weight[:, weight.shape[1] - read :] = np.float32(t * layer.weight[neuron])
+            kappa = rng.choice([0.0, 0.5, 1.0], size=(2, len(neuron))) if rng.random() < 0.3 else np.eye(2)[0][:, None]
+            arrays = {"neuron": neuron.astype(np.int32), "weight": weight, "kappa": kappa * np.ones((2, len(neuron)))}
+            proof.arrays |= {f"s{number}/p{k}/{name}": value for name, value in arrays.items()}
+        for chunk in range(step.get("chunks", 1)):
+            proof.arrays[f"s{number}/c{chunk}/planes"] = np.zeros((1, 0), np.uint8)
+    return proof
+
+
 def bisect(problem: Problem, *, most: int = 200) -> Proof | None:
     """A proof by cutting the box, with new bounds for every leaf."""
     proof, chain, boxes = start(problem), problem.chain, problem.boxes()

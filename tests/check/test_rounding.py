@@ -464,7 +464,7 @@ def test_a_split_counts_where_no_coefficient_arrives() -> None:
     for enclosure in bounded(graph, [1.0, -1.0], [2.0, 3.0]):
         ar = enclosure.arithmetic
         way = Way("crown", sign=np.array([[0, 1]]), beta=ar.array([[0.0, 2.0]]))
-        value = enclosure.backward({0: ar.array([[1.0, 0.0]])}, ar.zeros(1), ar.zeros(1), way)
+        value = enclosure.backward({0: ar.array([[1.0, 0.0]])}, ar.array(np.zeros(1)), ar.array(np.zeros(1)), way)
         assert float(value[0]) == pytest.approx(1 - 2 * 3)
 
 

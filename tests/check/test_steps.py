@@ -148,6 +148,8 @@ SPLITS: dict[str, tuple[Change, str]] = {
     "another network": (lambda p: p.about.__setitem__("network", "0" * 64), "'network' differs"),
     "another property": (lambda p: p.about.__setitem__("property", "0" * 64), "'property' differs"),
     "a huge weight": (_put("s1/c0/pi", [[1e61], [1], [1]]), "numbers of 'c0/pi'"),
+    "a weight without end": (_put("s1/c0/pi", np.full((3, 1), np.inf, np.float32)), "numbers of 'c0/pi'"),
+    "a multiplier without end": (_put("s1/c0/beta", np.full(5, np.inf, np.float32)), "numbers of 'c0/beta'"),
     "a weight below 0": (_put("s1/c0/pi", [[-1.0], [1], [1]]), "numbers of 'c0/pi'"),
     "weights of zero": (_put("s1/c0/pi", [[1.0], [1], [0]]), "has the bound"),
     "a row of the property that is not there": (_put("s1/c0/row", np.array([0, 0, 1], INT)), "numbers of 'c0/row'"),

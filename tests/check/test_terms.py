@@ -88,7 +88,7 @@ def cancelled(rounded: Enclosure, exact: Enclosure, start: np.ndarray, own: np.n
     found = []
     for enclosure in (rounded, exact):
         ar = enclosure.arithmetic
-        held, zero = {enclosure.network.output: ar.array(start), 0: ar.array(own)}, ar.zeros(len(start))
+        held, zero = {enclosure.network.output: ar.array(start), 0: ar.array(own)}, ar.array(np.zeros(len(start)))
         found.append(enclosure.backward(held, zero, zero, CROWN))
     gaps = [b - Fraction(a) for a, b in zip(*found, strict=True)]
     assert min(gaps) >= 0
@@ -149,7 +149,9 @@ def test_all_readers_count() -> None:
     for enclosure, network in both(graph, 1.0, 2.0):
         ar = enclosure.arithmetic
         for sign, expected in ((1.0, 2.0), (-1.0, -4.0)):
-            value = enclosure.backward({network.output: ar.array([[sign]])}, ar.zeros(1), ar.zeros(1), CROWN)
+            value = enclosure.backward(
+                {network.output: ar.array([[sign]])}, ar.array(np.zeros(1)), ar.array(np.zeros(1)), CROWN
+            )
             assert float(value[0]) == pytest.approx(expected, rel=1e-14)
 
 
@@ -177,7 +179,7 @@ def test_error_bounds_that_underflow_meet_large_coefficients() -> None:
     for enclosure, network in both(graph, least, least):
         ar = enclosure.arithmetic
         held = {network.output: ar.array(start), 0: ar.array([[-large]])}
-        found.append(enclosure.backward(held, ar.zeros(1), ar.zeros(1), CROWN)[0])
+        found.append(enclosure.backward(held, ar.array(np.zeros(1)), ar.array(np.zeros(1)), CROWN)[0])
     assert found[1] < -1e-100
     assert Fraction(found[0]) <= found[1]
 

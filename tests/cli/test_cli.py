@@ -92,7 +92,10 @@ def test_sat_with_a_counterexample_that_stands(folder: Path, tmp_path: Path) -> 
         (["sine.onnx", "holds.vnnlib"], "node 'squash' (Sin) of 'sine.onnx': this operation is not supp"),
         (["tiny.onnx", "three.vnnlib"], "three.vnnlib is over 3 inputs and 2 outputs, but the network has 2 inputs"),
         (["tiny.onnx", "holds.vnnlib", "--json", "no/where"], "--json 'no/where': expected a file name in an existing"),
-        (["tiny.onnx", "holds.vnnlib", "--counterexample", "folder"], "--counterexample 'folder': expected a file"),
+        (
+            ["tiny.onnx", "holds.vnnlib", "--counterexample", "folder"],
+            "--counterexample 'folder': it is a folder; expected",
+        ),
         (["tiny.onnx", "holds.vnnlib", "--json", "tiny.onnx"], "it would overwrite 'tiny.onnx', which is read"),
         (["tiny.onnx", "holds.vnnlib", "--json", "a", "--counterexample", "a"], "overwrite the file of --counterex"),
     ],

@@ -102,6 +102,13 @@ def test_a_proved_rival_is_not_searched_again(net: Path) -> None:
     assert any(len(image.rivals) < 9 for image in left)
 
 
+def test_images_of_a_network_that_was_misread(net: Path) -> None:
+    model = surebound.load(net)
+    shifted = replace(model, replay=lambda x: model.replay(x) + np.float32(0.1))
+    with pytest.raises(NetworkError, match=r"differs from onnxruntime by .* at image 7;"):
+        Certifier(shifted, EPS, Settings()).screen(take_digits(range(7, 9)))
+
+
 def test_images_do_not_depend_on_their_batch(net: Path) -> None:
     certifier = Certifier(surebound.load(net), EPS, Settings())
     together = finish(certifier, take_digits(range(30)))

@@ -206,3 +206,22 @@ def test_what_is_no_module_with_numbers_is_refused(module: Any, error: type[Sure
 def test_a_shape_is_whole_numbers(shape: Any) -> None:
     with pytest.raises(UsageError, match=r"input_shape is .*; expected whole numbers such as \(3, 32, 32\)"):
         load_torch(nn.Linear(2, 2), shape)
+
+
+@torch.fx.wrap
+def relu(h: Tensor) -> Tensor:
+    """Not torch's, from 10⁵ on."""
+    return h.clamp(0.0, 1e5)
+
+
+@torch.fx.wrap
+def flatten(h: Tensor) -> Tensor:
+    """Not torch's, either."""
+    return h.flatten(1).clamp(max=1e5)
+
+
+@pytest.mark.parametrize("function", [lambda h: relu(h), lambda h: flatten(h)])
+def test_a_function_of_ones_own_is_not_known_by_its_name(function: Callable[[Tensor], Tensor]) -> None:
+    """No test point is as large, and 10⁵ is beyond all positions."""
+    with pytest.raises(UnsupportedOpError, match="function of your own"):
+        load_torch(Written(function), (2,))

@@ -24,7 +24,7 @@ from surebound.reproduce.jobs import JobEnded, Status, run_jobs
 from surebound.reproduce.lock import locked
 from surebound.reproduce.pace import Pace
 from surebound.reproduce.place import Place
-from surebound.reproduce.scales import METHODS, NETWORKS, PROFILES, RULES, SCALES, SETTINGS, Cell
+from surebound.reproduce.scales import METHODS, NETWORKS, PROFILES, RULES, SCALES, SETTINGS, Training
 from surebound.train.config import read_config
 from surebound.work.processes import Processes
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 TABLE1 = ["reproduce", "table1", "--scale", "smoke", "--workers", "1"]
 BRANCHING = ["reproduce", "branching", "--scale", "smoke"]
-CELLS = [Cell(s, m, seed) for seed in (0, 1) for m in METHODS for s in SETTINGS]
+TRAININGS = [Training(s, m, seed) for seed in (0, 1) for m in METHODS for s in SETTINGS]
 
 
 def start(out: Path, *more: str) -> subprocess.Popen[str]:
@@ -104,18 +104,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 
 def test_scales_are_the_presets() -> None:
-    for cell in CELLS:
+    for training in TRAININGS:
         for scale in SCALES.values():
-            config = Place(out=".", scale_name=scale.name).config(cell)
-            assert (config.eps, config.seed) == (cell.eps, cell.seed)
-        name = f"cifar10-{cell.setting}-{cell.method}"
-        paper = Place(out=".", scale_name="paper").config(cell)
-        assert paper == replace(read_config(name), seed=cell.seed)
-        cpu = Place(out=".", scale_name="cpu").config(cell)
+            config = Place(out=".", scale_name=scale.name).config(training)
+            assert (config.eps, config.seed) == (training.eps, training.seed)
+        name = f"cifar10-{training.setting}-{training.method}"
+        paper = Place(out=".", scale_name="paper").config(training)
+        assert paper == replace(read_config(name), seed=training.seed)
+        cpu = Place(out=".", scale_name="cpu").config(training)
         small = read_config(f"{name}-cpu")
-        assert cpu == replace(small, seed=cell.seed, data=replace(small.data, first=16000))
-        day = Place(out=".", scale_name="day").config(cell)
-        assert day == replace(read_config(f"{name}-day"), seed=cell.seed)
+        assert cpu == replace(small, seed=training.seed, data=replace(small.data, first=16000))
+        day = Place(out=".", scale_name="day").config(training)
+        assert day == replace(read_config(f"{name}-day"), seed=training.seed)
         assert cpu.network.name == "conv-small" and cpu.schedule.epochs * cpu.schedule.stages in range(9, 21)
 
 
@@ -123,7 +123,7 @@ def test_a_kill_loses_little_and_nothing_is_done_twice(finished: tuple[Path, dic
     out, seen = finished
     assert 15 <= seen["after kill"] <= seen["after interrupt"] < 240
     runs = contents(out / "table1.sqlite")
-    assert len(runs) == len(CELLS)
+    assert len(runs) == len(TRAININGS)
     for run, rows in runs.values():
         assert [row.image for row in rows] == list(range(10)) == list(run.images)
     assert seen["stderr"].count("training 8/255 ibp-shi seed 0:") == (0 if seen["trained"] else 1)
@@ -149,14 +149,14 @@ def test_runs_carry_what_the_table_needs(finished: tuple[Path, dict[str, Any]]) 
     for run, _ in contents(out / "table1.sqlite").values():
         notes = dict(run.notes)
         seconds = notes.pop("training_seconds")
-        cell = Cell(notes["setting"].replace("/", "-"), notes["method"], notes["seed"])
-        found[cell] = notes
+        training = Training(notes["setting"].replace("/", "-"), notes["method"], notes["seed"])
+        found[training] = notes
         assert run.eps == notes["setting"] and run.dataset == "digits"
         assert run.options["timeout"] == 2.0 and run.options["early_stop"] and run.options["branching"] == "upb"
-        assert 0 < seconds == place.training_seconds(cell)
+        assert 0 < seconds == place.training_seconds(training)
         assert run.command.startswith("surebound reproduce table1 --scale smoke")
-    assert set(found) == set(CELLS)
-    assert found[CELLS[0]] == {
+    assert set(found) == set(TRAININGS)
+    assert found[TRAININGS[0]] == {
         "experiment": "table1",
         "setting": "2/255",
         "method": "ibp-r",
@@ -239,7 +239,7 @@ def test_branching_takes_the_networks_of_table1(
 def test_another_scale_does_not_fit(finished: tuple[Path, dict[str, Any]]) -> None:
     place = Place(out=str(finished[0]), scale_name="cpu")
     with pytest.raises(UsageError, match=r"not of scale cpu \(it differs in .*data.name.*\); expected the scale"):
-        place.trained(CELLS[0])
+        place.trained(TRAININGS[0])
 
 
 def test_a_training_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,7 +274,7 @@ def test_a_worker_that_dies_fails_its_job_only(tmp_path: Path) -> None:
             for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)
 
-    jobs = [Job(kind="try", cell=cell, steps=1) for cell in CELLS[:2]]
+    jobs = [Job(kind="try", training=training, steps=1) for training in TRAININGS[:2]]
     run_jobs(Processes(1), place, jobs, then=then, total=2, on_status=on_status)
     assert ended[0].result is None and "ended by SIGKILL (out of memory?) (3 times)" in ended[0].reason
     assert ended[1].result is not None and ended[1].result["steps"] == 1

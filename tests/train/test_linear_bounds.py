@@ -10,7 +10,9 @@ from interval_oracle import Array, Box, Net, intervals, matrices, pixels
 from torch import Tensor
 
 from surebound.bounds import BOUNDS
+from surebound.bounds.relaxation import relax
 from surebound.load.torch import load_torch
+from surebound.network.activation import Lines
 from surebound.train.interval import Interval, affine_middle, ends, middle, propagate
 from surebound.train.learner import Learner
 from surebound.train.linear_bounds import (
@@ -162,6 +164,20 @@ def test_gradients_through_a_relu(block: int) -> None:
     inputs = [torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes]
     assert torch.autograd.gradcheck(lambda *xs: _ThroughReLU.apply(*xs, block), inputs)
     assert torch.autograd.gradcheck(lambda *xs: _ThroughReLU.apply(*xs, None, block), inputs[:4])
+
+
+@pytest.mark.parametrize(("slopes", "kind"), [("adaptive", "crown"), ("parallel", "fastlin")])
+def test_triangles_are_those_that_are_verified_with(slopes: Slopes, kind: Lines, rng: np.random.Generator) -> None:
+    """The two places that have the ReLU's lines: one is differentiated, the other rounded outward."""
+    lower = torch.from_numpy(rng.normal(size=500) * 10.0 ** rng.uniform(-6, 6, size=500))
+    upper = lower + torch.from_numpy(10.0 ** rng.uniform(-6, 6, size=500))
+    lower, upper = torch.cat([lower, lower, torch.zeros(500)]), torch.cat([upper, torch.zeros(500), upper - lower])
+    lower, upper = torch.minimum(lower, upper), torch.maximum(lower, upper)
+    ours, theirs = triangle(lower, upper, slopes), relax(lower, upper, kind)
+    torch.testing.assert_close(ours.upper_slope, theirs.upper_slope, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(ours.lower_slope, theirs.lower_slope, rtol=1e-12, atol=0.0)
+    assert bool(((theirs.intercept - ours.intercept).abs() <= 1e-12 * (upper - lower)).all())
+    assert theirs.floor is None and ours.floor is None
 
 
 def test_triangles_by_hand() -> None:

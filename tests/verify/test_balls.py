@@ -13,7 +13,7 @@ from torch import nn
 
 import surebound
 from surebound.attacks import ATTACKS
-from surebound.attacks.objective import Objective, into_ball
+from surebound.attacks.objective import Objective
 from surebound.bounds.enclosure import enclose
 from surebound.data import load_dataset
 from surebound.domain.balls import Balls
@@ -190,7 +190,7 @@ def test_a_point_near_the_border_is_moved_inside(norm: Norm) -> None:
         x = rng.uniform(size=50).astype(np.float32)
         ball = Ball.around(x, Fraction(float(rng.uniform(1e-3, 1))), norm, low=0.0, high=1.0)
         border = Balls.of([ball]).parted(torch.from_numpy(rng.normal(size=(1, 50)))).x[0].numpy()
-        inside = into_ball(border, ball)
+        inside = ball.nearest(border)
         assert inside is not None and ball.contains(inside)
         assert (inside.astype(np.float32) == inside).all()
         assert np.abs(inside - border).max() <= 2e-3 * float(ball.radius) + 1e-7
@@ -198,7 +198,7 @@ def test_a_point_near_the_border_is_moved_inside(norm: Norm) -> None:
 
 def test_a_ball_that_holds_no_float32_has_no_counterexample() -> None:
     ball = Ball.around(np.array([0.1, 0.2]), Fraction(1, 10**12), "2")
-    assert into_ball(ball.centre, ball) is None
+    assert ball.nearest(ball.centre) is None
 
 
 @pytest.mark.parametrize("norm", ["1", "2"])

@@ -13,9 +13,11 @@ from intervals import Halving, Intervals, begun
 from surebound.errors import WorkerLostError
 from surebound.problem import Counterexample
 from surebound.verify.clock import OutOfTime
+from surebound.verify.crew import Crew
 from surebound.verify.dealer import Dealer
-from surebound.verify.pieces import Answer, Ledger, Piece, Seen
+from surebound.verify.pieces import Answer, Ledger, Piece, Seen, Sharing
 from surebound.verify.record import InputSink
+from surebound.verify.strategy import Strategy
 from surebound.verify.tree import Tree
 from surebound.work import Done
 from surebound.work.processes import Processes
@@ -134,6 +136,34 @@ def dealt(tree: Tree, space: Intervals) -> tuple[Dealer, Piece]:
     dealer.grow(lambda tree: "pause")
     dealer.grow(lambda tree: "pause")
     return dealer, pool.tasks[0][1]
+
+
+def test_pieces_are_taken_back() -> None:
+    space, sink = Intervals(DEPTH), InputSink(1, 0)
+    tree = begun(space, sink)
+    dealer = Dealer(tree, Scripted(space, loses=1), nobody, sink)
+    dealer.grow(lambda tree: "pause")
+    assert not dealer.warm
+    dealer.recall()
+    assert (tree.dealt, tree.lowest_dealt) == (0, float("inf"))
+    tree.grow()
+    assert tree.proved and complete(tree, sink)
+
+
+def test_a_crew_that_is_slower_leaves_the_search_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the workers have done counts, and what they have not is done."""
+    space, sink = Intervals(DEPTH), InputSink(1, 0)
+    tree = begun(space, sink)
+    sharing = Sharing(open=lambda ground: Scripted(space), confirm=nobody, names="2 workers", count=2, compare=1)
+    crew = Crew(sharing, Strategy(), lambda: NotImplemented, sink, lambda: True)
+    asked: list[int] = []
+    monkeypatch.setattr(crew._trial, "slower", lambda tree, subproblems: asked.append(subproblems) is None)
+    crew.join(tree)
+    assert crew.told == "2 workers"
+    assert crew.grow() is None
+    assert len(asked) == 1 and 3 < asked[0] < 2 ** (DEPTH + 1) - 1
+    assert crew.told != "2 workers" and tree.proved and complete(tree, sink)
+    crew.leave()
 
 
 def test_a_piece_answered_twice_counts_once() -> None:

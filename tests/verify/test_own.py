@@ -14,7 +14,7 @@ import surebound
 from surebound.bounds.enclosure import enclose
 from surebound.bounds.margins import interval_rows
 from surebound.load.vnnlib import read_property
-from surebound.problem import Region, stack_rows
+from surebound.problem import Region, padded_rows
 from surebound.verify.cascade import Question, Settled, run
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
@@ -33,9 +33,7 @@ class RandomCuts:
     def __init__(self, engine: Engine, regions: Sequence[Region]) -> None:
         self.network, self.regions = engine.network, regions
         self.generator = torch.Generator().manual_seed(0)
-        most = max(len(region.constant) for region in regions)
-        stacked = zip(*(stack_rows([region], most) for region in regions), strict=True)
-        self.rows = [torch.from_numpy(np.stack(part)) for part in stacked]
+        self.rows = [*map(torch.from_numpy, padded_rows([[region] for region in regions]))]
 
     def roots(self) -> Nodes:
         ends = {"lower": [r.box.lower for r in self.regions], "upper": [r.box.upper for r in self.regions]}

@@ -61,6 +61,19 @@ def test_queue_returns_the_lowest_first(rng: np.random.Generator) -> None:
     assert (len(queue), len(queue.pop(4)), queue.spilled) == (0, 0, False)
 
 
+def test_queue_knows_its_regions(rng: np.random.Generator) -> None:
+    queue = Queue(2**20)
+    assert queue.regions == []
+    queue.push(replace(batch(rng, [-1.0, -3.0, -2.0]), region=torch.tensor([4, 0, 4])))
+    assert queue.regions == [0, 4]
+    queue.pop(1)
+    assert queue.regions == [4]
+    queue.pop(1)
+    assert queue.regions == [4]
+    queue.pop(1)
+    assert queue.regions == []
+
+
 def test_queue_returns_the_last_first(rng: np.random.Generator) -> None:
     queue = Queue(2**20, depth_first=True)
     first, second = batch(rng, [-1.0, -3.0]), batch(rng, [2.0, -9.0])

@@ -11,20 +11,25 @@ from intervals import Intervals, begun
 from proving import problem, prove
 from verifications import ALONE, KINDS, WEAK, decide, exact, region
 
+from surebound.bounds.beta_crown import Ascent
 from surebound.check import check
 from surebound.errors import UsageError
 from surebound.problem import Counterexample, Verdict
-from surebound.verify import worker
+from surebound.verify import bounder, worker
 from surebound.verify.options import Options
 from surebound.verify.pieces import Seen, Sharing
 from surebound.verify.strategy import Strategy
+from surebound.verify.subject import Subject
 from surebound.verify.tree import Tree
 from surebound.verify.trial import Trial
 from surebound.work import Call
 from surebound.work.inline import Inline
 
-AT_ONCE = replace(ALONE, batch=2, alone=0.0, alone_batches=1)  # whatever has to be split is dealt out
+AT_ONCE = replace(
+    ALONE, batch=2, alone=0.0, alone_batches=1, planes_after=None
+)  # whatever has to be split is dealt out
 SHARED = Options(quick_attack=WEAK, strategy=AT_ONCE, timeout=120.0, workers=2)
+PLANED = replace(AT_ONCE, planes_after=3, planes_gain=-1e9, planes=Ascent(iterations=0))  # which prove little
 SEEDS = {"fc": 1, "conv": 3, "residual": 3, "pool": 4}
 
 
@@ -79,12 +84,38 @@ def test_proofs_of_pieces_merge_into_one(branching: str, tmp_path: Path) -> None
     assert found.leaves > 4
 
 
+@pytest.mark.usefixtures("inline")
+def test_workers_have_the_planes_of_the_proof(tmp_path: Path) -> None:
+    """Those that the search had found before it was shared, and no others."""
+    strategy = replace(AT_ONCE, root=Ascent(iterations=0), planes_after=1, planes_gain=-1e9)
+    done = prove(tmp_path, *problem("wide", 0, 1e-2), "upb", strategy, workers=2)
+    assert (done.verdict.status, done.verdict.searched_by) == ("unsat", "2 workers")
+    assert "planes" in done.verdict.seconds_by_phase
+    found = check(*done.files)
+    assert (found.valid, found.reason) == (True, "")
+    assert found.leaves > 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("branching", ["mixture", "input"])
 def test_proofs_of_two_processes_merge_into_one(branching: str, tmp_path: Path) -> None:
     done = prove(tmp_path, *problem("wide", 0, 1e-2), branching, AT_ONCE, workers=2)
     assert done.verdict.searched_by == "2 workers"
     assert check(*done.files).valid
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("kind", ["fc", "conv"])
+def test_planes_are_found_once_and_go_to_all_workers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, bounded = [], []
+    original, plain = bounder.find_planes, Subject.sound_bounds
+    monkeypatch.setattr(bounder, "find_planes", lambda *args: (found.append(args[4]), original(*args))[1])
+    monkeypatch.setattr(Subject, "sound_bounds", lambda self, *args: (bounded.append(self), plain(self, *args))[1])
+    unsat, sat = both_sides(kind, "upb", replace(SHARED, strategy=PLANED))
+    assert (unsat.status, sat.status) == ("unsat", "sat")
+    assert unsat.searched_by == "2 workers" and "planes" in unsat.seconds_by_phase
+    assert found == [0, 0]
+    assert any(subject.planes is not None for subject in bounded)
 
 
 @pytest.mark.usefixtures("inline")
@@ -147,31 +178,77 @@ def at(tree: Tree, seconds: float, subproblems: int) -> Tree:
     return tree
 
 
+def trial_of(compare: int, *, ready: int = 1) -> tuple[Trial, Tree]:
+    """A trial of two workers, in a search that is ready when it is asked so often."""
+    asked = iter([False] * (ready - 1) + [True])
+    sharing = Sharing(open=lambda ground: NotImplemented, confirm=nobody, names="2 workers", count=2, compare=compare)
+    return Trial(sharing, Strategy(), lambda: next(asked)), begun(Intervals())
+
+
 @pytest.mark.parametrize(("alone", "worth"), [(500, False), (900, True)])
-def test_auto_shares_a_search_if_workers_are_faster(alone: int, worth: bool) -> None:
+def test_auto_shares_a_search_if_workers_may_be_faster(alone: int, worth: bool) -> None:
     """1,000 subproblems a second with two threads: two workers with less than 550 each are not worth it."""
     before = torch.get_num_threads()
-    sharing = Sharing(open=lambda ground: NotImplemented, confirm=nobody, names="2 workers", count=2, compare=2)
-    trial, tree = Trial(sharing, Strategy()), begun(Intervals())
+    trial, tree = trial_of(2, ready=2)
     try:
         torch.set_num_threads(2)
         assert not trial.ended(at(tree, 1.0, 1000))
-        assert not trial.ended(at(tree, 2.0, 2000))
-        assert torch.get_num_threads() == 1
-        assert not trial.ended(at(tree, 2.5, 2000 + alone // 2))
-        assert trial.ended(at(tree, 3.0, 2000 + alone)) == worth
+        assert not trial.ended(at(tree, 2.0, 2000))  # it is not ready
+        assert not trial.ended(at(tree, 3.0, 2000))
+        assert not trial.ended(at(tree, 12.0, 2000))  # what makes it ready takes long, and does not count
         assert torch.get_num_threads() == 2
-        assert not trial.ended(at(tree, 4.0, 4000))
+        assert not trial.ended(at(tree, 13.0, 3000))
+        assert torch.get_num_threads() == 1
+        assert not trial.ended(at(tree, 13.1, 3100))
+        assert not trial.ended(at(tree, 13.6, 3100 + alone // 2))
+        assert trial.ended(at(tree, 14.1, 3100 + alone)) == worth
+        assert torch.get_num_threads() == 2
+        assert not trial.ended(at(tree, 15.0, 5000))
         assert trial.told == f"2 threads, since 2 workers would be {2 * alone / 1000:.2f} times as fast"
+    finally:
+        trial.end()
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("together", "slower"), [(900, True), (1100, False)])
+def test_auto_takes_back_a_search_in_which_workers_are_slower(together: int, slower: bool) -> None:
+    """1,000 subproblems a second with two threads, and with the workers some more or fewer, in three seconds."""
+    before = torch.get_num_threads()
+    trial, tree = trial_of(2)
+    try:
+        for seconds, subproblems in ((2.0, 0), (2.0, 0), (3.0, 1000), (3.0, 1000)):
+            assert not trial.ended(at(tree, seconds, subproblems))
+        assert trial.ended(at(tree, 4.0, 1900))
+        assert not trial.slower(at(tree, 5.0, 1900), 2000)
+        assert not trial.slower(at(tree, 7.9, 1900), 5000)
+        assert trial.slower(at(tree, 8.0, 1900), 2000 + 3 * together) == slower
+        assert trial.told == f"2 threads, since 2 workers were {together / 1000:.2f} times as fast"
+        assert not trial.slower(at(tree, 20.0, 1900), 2000)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_pace_is_taken_while_there_is_no_attack() -> None:
+    before = torch.get_num_threads()
+    trial, tree = trial_of(2)
+    try:
+        torch.set_num_threads(2)
+        for seconds in (2.0, 2.0):
+            assert not trial.ended(at(tree, seconds, 0))
+        tree.clock._phases["attack"] = 0.5
+        assert not trial.ended(at(tree, 3.0, 100))
+        assert torch.get_num_threads() == 2
+        for seconds, subproblems in ((3.0, 100), (4.0, 1100), (4.0, 1100), (5.0, 2000)):
+            shared = trial.ended(at(tree, seconds, subproblems))
+        assert shared
     finally:
         torch.set_num_threads(before)
 
 
 def test_workers_wait_until_a_search_is_known_to_take_long() -> None:
-    sharing = Sharing(open=lambda ground: NotImplemented, confirm=nobody, names="2 workers", count=2)
-    trial, tree = Trial(sharing, Strategy()), begun(Intervals())
+    trial, tree = trial_of(0)
     assert not trial.ended(at(tree, 1.9, 1000))
-    assert trial.ended(at(tree, 2.0, 1000))
-    tree.pace = replace(tree.pace, batches=1)
+    at(tree, 2.0, 1000).pace = replace(tree.pace, batches=1)
     assert not trial.ended(tree)
-    assert trial.told == ""
+    assert trial.ended(at(tree, 2.0, 1000))
+    assert trial.told == "" and not trial.slower(at(tree, 30.0, 1000), 1000)

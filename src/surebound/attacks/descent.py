@@ -1,6 +1,6 @@
 """The descent that all attacks share, and what an attack returns.
 
-An attack is its `Rule`: how a gradient becomes a move. Starting points, projection on the boxes, waves that bound the
+An attack is its `Update`: how a gradient becomes a move. Starting points, projection on the boxes, waves that bound the
 memory, the best point so far and when to stop are the same for all of them and live here.
 """
 
@@ -53,14 +53,15 @@ class Attack(Protocol):
         ...
 
 
-class Rule(Protocol):
+class Update(Protocol):
     """How an attack moves."""
 
     def __call__(
         self, iteration: int, gradient: Tensor, momentum: Tensor, objective: Objective, restarts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The change of x and the next momentum (0 before the first), for the objective's regions and the restarts of
-        an index. # gradient, momentum and results: (regions, restarts, inputs)
+        """The change of x, and the next momentum; the first is 0. `restarts` says which restarts these are.
+
+        # gradient, momentum and results: (regions, restarts, inputs)
         """
         ...
 
@@ -84,7 +85,7 @@ def starts(objective: Objective, start: Tensor | None, restarts: int) -> int:
 
 def descend(
     objective: Objective,
-    rule: Rule,
+    update: Update,
     *,
     moves: Tensor,  # (restarts,) int
     diversify: int,
@@ -93,7 +94,7 @@ def descend(
     start: Tensor | None,
     deadline: float | None,
 ) -> AttackResult:
-    """x ← Π(x + rule(∇v(x))) from every starting point, `moves` times, keeping the best x of each region.
+    """x ← Π(x + update(∇v(x))) from every starting point, `moves` times, keeping the best x of each region.
 
     Π is the projection on the region's box or ball.
     Without `start`, the first restart begins at the centre of the domain and the others all over it. What is drawn is
@@ -128,7 +129,7 @@ def descend(
                 x = part.clip(start[group[:, None], wave].to(part.lower))
             if w is not None:
                 x = _diversified(part, group, x, w[wave], diversify, best)
-            _descend_wave(part, group, x, rule, wave, moves, best)
+            _descend_wave(part, group, x, update, wave, moves, best)
             if best.over():
                 return best.result()
         regions = regions[best.values[regions] > 0]
@@ -151,7 +152,7 @@ def _descend_wave(
     objective: Objective,
     group: Tensor,  # which of the regions of `best` the objective has
     x: Tensor,  # (regions, restarts, inputs)
-    rule: Rule,
+    update: Update,
     restarts: Tensor,  # which of all restarts x has
     moves: Tensor,  # (all restarts,)
     best: "_Best",
@@ -173,7 +174,7 @@ def _descend_wave(
         if not open_.all() or not running.all():
             objective, group, restarts = objective.take(open_), group[open_], restarts[running]
             x, momentum, gradient = (t[open_][:, running] for t in (x, momentum, gradient))
-        move, momentum = rule(iteration, gradient, momentum, objective, restarts)
+        move, momentum = update(iteration, gradient, momentum, objective, restarts)
         last, x = x, objective.clip(x + move)
         if torch.equal(x, last) and torch.equal(x, objective.clip(x + objective.along(-gradient))):
             return  # every point sits in the corner that its gradient points to: a local minimum

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.attacks import ATTACKS
-from surebound.attacks.objective import Objective, into_ball
+from surebound.attacks.objective import Objective
 from surebound.domain.sets import Norm, exact_norm
 from surebound.errors import UsageError
 from surebound.network.arrays import to_numpy
@@ -182,8 +182,7 @@ class _Batch:
         """Which of the claimed points truly lie in their domains, moved by a little if need be."""
         moved, kept = points.copy(), []
         for k in claimed.tolist():
-            domain = self._domains[images[k]]
-            point = into_ball(points[k].astype(np.float64), domain) if isinstance(domain, Ball) else points[k]
+            point = self._domains[images[k]].nearest(points[k].astype(np.float64))
             if point is not None:
                 moved[k] = point
                 kept.append(k)

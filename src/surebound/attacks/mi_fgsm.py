@@ -81,7 +81,7 @@ class MIFGSM:
         lr, mu, decay = (value.to(objective.lower.device) for value in (lr, mu, decay))
         moves = self._moves(lr, decay, 1.0 if self.relative else _widest(objective))
 
-        def rule(
+        def update(
             iteration: int, gradient: Tensor, momentum: Tensor, objective: Objective, restarts: Tensor
         ) -> tuple[Tensor, Tensor]:
             if self.relative and objective.balls is None:  # which measure all inputs alike
@@ -93,7 +93,7 @@ class MIFGSM:
 
         return descend(
             objective,
-            rule,
+            update,
             moves=moves,
             diversify=self.diversify,
             stop_at=self.stop_at,

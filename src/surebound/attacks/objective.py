@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from surebound.domain.sets import round_inward
 from surebound.errors import PropertyError
 from surebound.network.arrays import concat, counting, library, no_gradients
 from surebound.network.graph import Network
-from surebound.network.linear import size
-from surebound.problem import Ball, Domain, Region, Vector
+from surebound.problem import Ball, Domain, Region
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,7 +115,7 @@ class Objective:
     @property
     def capacity(self) -> int:
         """How many points to evaluate at once, so that no tensor exceeds `wave_bytes`."""
-        return max(1, self._wave_bytes // (4 * max(size(node.shape) for node in self._network.nodes)))
+        return max(1, self._wave_bytes // (4 * self._network.widest))
 
     def clip(self, x: Tensor) -> Tensor:
         """The nearest points of the domains. # (regions, restarts, inputs)"""
@@ -205,33 +205,6 @@ class Objective:
         if self._strict is not None:  # 0 is not below 0
             rows = library(rows).where((rows == 0) & self._strict[:, None], _SMALLEST, rows)
         return rows
-
-
-def round_inward(box: Domain) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The smallest float32 not below `box.lower` and the largest not above `box.upper`, element by element.
-
-    >>> from surebound.problem import Box
-    >>> lower, upper = round_inward(Box(np.array([0.1]), np.array([0.1])))
-    >>> bool(lower[0] >= 0.1 >= upper[0]), bool(lower[0] <= upper[0])
-    (True, False)
-    """
-    with np.errstate(over="ignore"):  # beyond float32 is ±∞, whose neighbour is finite
-        lower, upper = box.lower.astype(np.float32), box.upper.astype(np.float32)
-    infinity = np.float32(np.inf)
-    lower = np.where(lower < box.lower, np.nextafter(lower, infinity), lower)
-    upper = np.where(upper > box.upper, np.nextafter(upper, -infinity), upper)
-    return lower, upper
-
-
-def into_ball(point: Vector, ball: Ball) -> Vector | None:
-    """A float32 point near `point` that lies in the ball, exactly, if there is one on the way to the centre."""
-    lower, upper = (end.astype(np.float64) for end in round_inward(ball))
-    for share in (1.0, 1 - 1e-6, 1 - 1e-5, 1 - 1e-4, 1 - 1e-3):
-        x = ball.centre + share * (point - ball.centre)
-        x = np.clip(np.clip(x, lower, upper).astype(np.float32).astype(np.float64), lower, upper)
-        if ball.contains(x):
-            return x
-    return None
 
 
 def _smaller(balls: Sequence[Ball], device: str, lower: Tensor, upper: Tensor) -> Balls:

@@ -56,7 +56,7 @@ class PGD:
     ) -> AttackResult:
         """See `surebound.attacks.descent.Attack`."""
 
-        def rule(
+        def update(
             iteration: int, gradient: Tensor, momentum: Tensor, objective: Objective, restarts: Tensor
         ) -> tuple[Tensor, Tensor]:
             step = self.step_size * self.decay**iteration
@@ -65,7 +65,7 @@ class PGD:
         count = starts(objective, start, self.restarts)
         return descend(
             objective,
-            rule,
+            update,
             moves=torch.full((count,), self.steps, device=objective.lower.device),
             diversify=self.diversify,
             stop_at=self.stop_at,

@@ -11,6 +11,7 @@ makes it r (‖Â_i‖_* + 2 E_i).
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -28,6 +29,7 @@ from surebound.network.graph import Network, Neurons
 from surebound.network.linear import size
 
 _ROWS = 512  # of a node, folded at once
+_FAR = Fraction(10) ** 400  # beyond float64
 
 
 def enclosure_over(network: Network, domains: Sequence[Domain]) -> Enclosure:
@@ -55,7 +57,7 @@ class Around:
         return Enclosure(self.network, point, point)
 
     def bounds(self, node: int) -> tuple[Tensor, Tensor] | None:
-        """Of a node that a layer or the output is, if it is affine in the input. # (balls, *shape) each"""
+        """Bounds on a node over the balls; None unless it is one of `affine_nodes`. # (balls, *shape) each"""
         if node not in affine_nodes(self.network):
             return None
         self._centre.extend(node)
@@ -76,16 +78,17 @@ class Around:
         index = torch.tensor(sorted({0, size(self.network.nodes[node].shape) - 1}), device=self.network.device)
         for ball in {0, enclosure.boxes - 1}:
             claimed = (found[0][ball].flatten()[index], found[1][ball].flatten()[index])
-            audit.neuron_bounds(enclosure, node, index, _no_lines, claimed, ball)
+            audit.neuron_bounds(enclosure, node, index, self._no_lines, claimed, ball)
 
-
-def _no_lines(layer: int) -> ExactLines:
-    raise AssertionError(f"layer {layer} comes before a node that is affine in the input")
+    def _no_lines(self, layer: int) -> ExactLines:
+        """Lines that say nothing, around a layer that nodes here do not read: with them, no claim would hold."""
+        zero = np.full(self.network.width(layer), Fraction(0))
+        return ExactLines(zero, zero, zero + _FAR, zero, zero - _FAR)
 
 
 @lru_cache(maxsize=32)
 def affine_nodes(network: Network) -> frozenset[int]:
-    """Inputs of activations and the output, as far as no activation comes before them."""
+    """The pre-activations and the output, where no activation comes before them: they are affine in the input."""
     after: set[int] = set()
     for i, node in enumerate(network.nodes):
         if isinstance(node.op, Neurons) or after.intersection(node.inputs):

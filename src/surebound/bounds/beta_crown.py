@@ -55,7 +55,7 @@ class Duals:
     mix: Tensor | None  # (nodes, rows of a region) π; None where every region has one row
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Duals:
-        """f of each of the variables that there are."""
+        """Apply f to each variable that is there."""
         beta, mix = (None if t is None else f(t) for t in (self.beta, self.mix))
         return Duals(f(self.alpha), beta, mix)
 

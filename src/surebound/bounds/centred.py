@@ -45,11 +45,10 @@ from surebound.bounds.relaxation import upper_intercept
 from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
 from surebound.bounds.timed import Check
 from surebound.domain.balls import Balls
-from surebound.network.graph import Input, Network, Neurons, Relu
-from surebound.network.linear import Shift, size
+from surebound.network.graph import Input, Neurons, Relu
+from surebound.network.linear import size
 from surebound.network.op import Affine, absolute
 from surebound.network.patch import Patch, pull_patches
-from surebound.network.shape import Reshape
 
 WEIGHT = 1  # rounding of a weight to float32
 
@@ -81,7 +80,7 @@ class Centred:
     def __init__(self, enclosure: Enclosure, check: Check = lambda: None) -> None:
         assert enclosure.network.piecewise_linear
         self._enclosure, self._check = enclosure, check
-        self._network = _without_biases(enclosure.network).to(torch.float32)
+        self._network = enclosure.network.to(torch.float32)  # whose biases deviations do not see
         self._minimum: BallMinimum | None = None
         self._centres: list[Tensor] = [(enclosure.lower[0] + enclosure.upper[0]) / 2]
         if enclosure.balls is not None:
@@ -223,7 +222,7 @@ class Centred:
 
 
 def _enlarged(cost: Tensor, signed: Tensor | None = None) -> Tensor:
-    """A vector in float32 such that products with it, computed in float32, are no less than those with `cost`.
+    """A float32 vector for `cost`: products with it, computed in float32, are no less than exact ones with `cost`.
 
     # (1, *shape) -> (size,) float32
     """
@@ -244,14 +243,3 @@ def _moved_to_origin(balls: Balls) -> Balls:
     lower = torch.nextafter(balls.lower - balls.centre, -infinity)
     upper = torch.nextafter(balls.upper - balls.centre, infinity)
     return Balls(torch.zeros_like(balls.centre), balls.radius, lower, upper, balls.norm).map(lambda t: t[0])
-
-
-def _without_biases(network: Network) -> Network:
-    """Deviations from a reference see the linear part only."""
-    return replace(network, nodes=tuple(replace(node, op=_linear_part(node.op)) for node in network.nodes))
-
-
-def _linear_part(op: Affine | Neurons | Input) -> Affine | Neurons | Input:
-    if isinstance(op, Neurons | Input) or op.bias is None:
-        return op
-    return Reshape(op.shape, op.shape) if isinstance(op, Shift) else replace(op, bias=None)

@@ -47,13 +47,15 @@ def expect_exact(name: str) -> None:
 def plain_convolutions(name: str) -> Iterator[None]:
     """While it lasts, convolutions on the device are sums of products, as error terms have them.
 
-    cuDNN may also go by way of Winograd's or Fourier's transform, or TF32. Without it, torch multiplies matrices.
+    cuDNN may also go by way of Winograd's or Fourier's transform, or TF32, and so may NNPACK, which torch takes on a
+    processor where oneDNN is switched off or not there, as on a Mac. Without them, torch multiplies matrices.
     """
     before = torch.backends.cudnn.enabled
     if name != CPU:
         torch.backends.cudnn.enabled = False
     try:
-        yield
+        with torch.backends.nnpack.flags(enabled=False):
+            yield
     finally:
         if name != CPU:
             torch.backends.cudnn.enabled = before

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from surebound.bounds.audit import auditor
 from surebound.bounds.rounding import HUGE, SLACK, TINY, Counts, U, gamma
-from surebound.network.arrays import down, flat, library, positive, retyped, up
+from surebound.network.arrays import concat, down, flat, library, positive, retyped, up, zeros
 from surebound.network.graph import Input, Network, Pointwise, Relu
 from surebound.network.linear import size
 from surebound.network.op import Affine, absolute
@@ -75,6 +75,21 @@ class Enclosure:
         node = self.network.before(k)
         self.extend(node)
         return flat(self.lower[node]), flat(self.upper[node])
+
+    def neurons(self) -> tuple[Tensor, Tensor]:
+        """l̂, û of all neurons, layer after layer. # (boxes, neurons) each"""
+        empty = zeros(self.lower[0], self.boxes, 0)
+        layers = [self.layer(k) for k in range(len(self.network.layers))]
+        low, high = (concat([empty, *(layer[end] for layer in layers)], 1) for end in (0, 1))
+        return low, high
+
+    def ambiguous(self) -> list[int]:
+        """How many neurons of each layer may have either sign or, if they are no ReLUs, vary."""
+        found = []
+        for k, function in enumerate(self.network.functions):
+            low, high = self.layer(k)
+            found.append(int(((low < 0) & (high > 0) if function is None else low < high).sum()))
+        return found
 
     def relu_error(self, k: int) -> Tensor:
         """Per unit of μ̄_k: the roundings of μ̄ = slope · λ̄ + s β and of adding it up at x̂_k. # (boxes, neurons)"""

@@ -222,7 +222,7 @@ class FoldedForm:
         return Pulled(lam[:, : self.inputs], lam[:, self.inputs :], constant, error)
 
     def compressed(self, sparse: Callable[[Tensor], bool] = is_sparse) -> "FoldedForm":
-        """The same, for many backward passes: blocks that are mostly zeros are kept as sparse matrices, too."""
+        """The same form for many backward passes: blocks of mostly zeros are kept as sparse matrices, too."""
         weights = [block.weight for block in self.blocks]
         return replace(self, transposed=tuple(compressed(w.T) if sparse(w) else None for w in weights))
 

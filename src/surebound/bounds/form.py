@@ -192,11 +192,11 @@ class Form(Protocol):
         ...
 
     def kernel(self) -> Kernel | None:
-        """The form ready for a fast ascent, if there is such a thing."""
+        """The form made ready for a fast ascent; None for a form that has none."""
         ...
 
     def compressed(self) -> Form:
-        """The same, for many backward passes."""
+        """The same form, made ready for many backward passes."""
         ...
 
     @property

@@ -321,7 +321,7 @@ class _Run:
         return some
 
     def minimiser(self) -> Tensor:
-        """Of −λ̄₀·z, after an evaluation. # (inputs, nodes)"""
+        """The z that minimises −λ̄₀·z, after an evaluation. # (inputs, nodes)"""
         return self.lam[: self.kernel.inputs].sign() if self.corner is None else self.corner
 
     def evaluate(self) -> Tensor:

@@ -45,6 +45,10 @@ class BoxMinimum:
     lower: Tensor  # (inputs,) or (rows, inputs)
     upper: Tensor
 
+    @property
+    def balls(self) -> None:
+        """None: the domain is all of the box."""
+
     def minimise(self, lam: Tensor) -> Least:
         """# (rows, inputs)"""
         x = library(lam).where(lam > 0, self.upper, self.lower)

@@ -41,6 +41,7 @@ class Planes:
 
     weight: Tensor  # (neurons of the layer, columns before it)  G
     height: Tensor  # (neurons of the layer,)  h
+    kappa: Tensor  # (2, neurons of the layer)  κ and κ' that h is for
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +53,26 @@ class Found:
 
 
 def sound_planes(form: FoldedForm, slopes: Sequence[Tensor], kappas: Sequence[Tensor]) -> tuple[Planes, ...]:
-    """Planes g = t ⊙ w with heights that hold, for any t, and any κ in [0, 1].
+    """Planes g = t ⊙ w, rounded to float32, with heights that hold, for any t, and any κ in [0, 1].
 
     # slopes: (neurons of the layer, columns before it) each, kappas: (2, neurons of the layer)
     """
     return tuple(
-        _sound(form, block, form.lower[at], form.upper[at], t.double() * block.weight, kappa.double().clamp(0.0, 1.0))
+        _sound(
+            form,
+            block,
+            form.lower[at],
+            form.upper[at],
+            _short(t.double() * block.weight),
+            kappa.double().clamp(0.0, 1.0),
+        )
         for block, at, t, kappa in zip(form.blocks, form.layers, slopes, kappas, strict=True)
     )
+
+
+def _short(g: Tensor) -> Tensor:
+    """Rounded to what a proof has room for."""
+    return g.float().double()
 
 
 def _sound(form: FoldedForm, block: Block, lower: Tensor, upper: Tensor, g: Tensor, kappa: Tensor) -> Planes:
@@ -77,7 +90,7 @@ def _sound(form: FoldedForm, block: Block, lower: Tensor, upper: Tensor, g: Tens
     height = torch.maximum(active, inactive) + block.error + (gamma(before + 8) * size) * SLACK + TINY
     if (audit := auditor()) is not None:
         audit.heights(form, block, (lower, upper), g, kappa, height)
-    return Planes(g, height)
+    return Planes(g, height, kappa)
 
 
 def column_box(form: FoldedForm) -> tuple[Tensor, Tensor]:
@@ -173,8 +186,8 @@ class _Ascent:
         for step in range(config.iterations + 1):
             check()
             bound = self._evaluate()
-            if bound > self.best:
-                self.best = bound
+            if bound > self.best or not self._best:  # in float32 there may be none above −∞
+                self.best = max(self.best, bound)
                 self._best = [(layer.t.clone(), self._pulled(layer) > 0) for layer in self.layers]
             if step < config.iterations:
                 self._step(moments, config, step)

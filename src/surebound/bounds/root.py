@@ -144,7 +144,7 @@ def _chunks(index: Tensor, width: int, products: int, check: Check, most: int) -
 
 
 def _widest(form: Form, enclosure: Enclosure) -> int:
-    return max(form.neurons, max(size(n.shape) for n in enclosure.network.nodes))
+    return max(form.neurons, enclosure.network.widest)
 
 
 def one_hot(index: Tensor, width: int) -> Tensor:
@@ -190,8 +190,7 @@ def settle_layers(
         return True
     network = enclosure.network
     centred = Centred(enclosure, check)
-    widest = max(size(node.shape) for node in network.nodes)
-    in_memory = max(16, min(PASS_ROWS, CHUNK_ELEMENTS // widest))
+    in_memory = max(16, min(PASS_ROWS, CHUNK_ELEMENTS // network.widest))
     for k, where in enumerate(consecutive(network.widths)):
         check()
         node, shape = network.before(k), network.nodes[network.before(k)].shape

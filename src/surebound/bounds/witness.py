@@ -30,20 +30,20 @@ class Reason:
 
 
 class Witness:
-    """Is told how neurons of a layer were bounded, and may take less than was found. This one takes it as it is."""
+    """Sees how the neurons of each layer were bounded, and may weaken the bounds. This one leaves them as they are."""
 
     def fixed(self, layer: int, index: Tensor, found: Ends, known: Ends, lines: Lines) -> Ends:
         """Bounds on neurons, found by passes with fixed slopes, beside those that are known."""
         return found
 
     def rows(self, layer: int, index: Tensor, form: Form, found: Ends, known: Ends, reason: Reason) -> Ends:
-        """The same of rows over a form."""
+        """The same for rows over a form."""
         return found
 
 
-NOBODY = Witness()  # who does not want to know
+NOBODY = Witness()  # where no proof is written
 
 
 def by_trees(trees: list[tuple[Tensor, Any]]) -> Reason:
-    """Of rows that were split: which, and their trees."""
+    """The reason for rows whose bounds come from splits: which rows, and their trees."""
     return Reason(torch.zeros(0, dtype=torch.int8, device="cpu"), torch.zeros(0, 0, device="cpu"), trees)

@@ -195,7 +195,7 @@ def _through(z: Zonotope, band: _Band, count: int, most: int | None) -> Zonotope
 
 
 def _slots(mu: Tensor, fresh: Tensor, most: int | None) -> tuple[Tensor, Tensor, int]:
-    """Which neurons get a symbol, those with the largest μ first; each one's number in its box; how many there are.
+    """Which neurons get a symbol (those with the largest μ), its number within the box, and how many symbols there are.
 
     # (boxes, *shape) twice -> (boxes, *shape) bool, (boxes, neurons)
     """

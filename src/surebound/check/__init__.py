@@ -42,10 +42,7 @@ class Result:
 def check(
     network: File, property: File, proof: File, *, exact: bool = False, progress: Progress = lambda *_: None
 ) -> Result:
-    """Whether a proof shows that no input violates a property of a network.
-
-    Raises `CheckError` if a file cannot be read, or holds what the checker does not cover.
-    """
+    """Whether a proof shows that no input violates a property; CheckError about files that it does not cover."""
     began = time.monotonic()
     texts = {"network": read_bytes(network), "property": read_bytes(property)}
     problem = read_property(texts["property"])

@@ -40,7 +40,6 @@ class Arithmetic:
         self.exact = exact
         self.unit = 0 if exact else 2.0**-53  # u, the largest relative error of one operation
         self.tiny = 0 if exact else 1e-150  # more than all underflows of one bound
-        self.half: Any = Fraction(1, 2) if exact else 0.5
 
     def gamma(self, n: int) -> float:
         """The relative error of a sum of n products, up to `loss`; n is below 2⁴⁰, since a file has fewer numbers."""
@@ -52,11 +51,7 @@ class Arithmetic:
 
     def array(self, values: Any) -> Array:
         """Numbers to compute with: floats and integers as they are, fractions off by at most u relatively."""
-        values = np.asarray(values)
-        return np.asarray(_fractions(values.astype(object)) if self.exact else values.astype(np.float64))
-
-    def zeros(self, shape: Any) -> Array:
-        return self.array(np.zeros(shape))
+        return np.asarray(_fractions(np.array(values, object)) if self.exact else np.array(values, np.float64))
 
     def below(self, value: Array, error: Array) -> Array:
         """A number not above value − error for each; −∞ where overflow left none."""
@@ -64,12 +59,3 @@ class Arithmetic:
             return value - error
         lower = value - self.loss(error)
         return np.where(np.isfinite(lower), np.nextafter(lower, -np.inf), -np.inf)
-
-    def intercept(self, slope: Array, low: Array, high: Array) -> Array:
-        """A t with max(x, 0) ≤ s x + t on [low, high], for the slope s in [0, 1] and all that one rounding makes of it.
-
-        t ≥ max(−s low, (1 − s) high). A slope s' with |s' − s| ≤ u s moves that by at most u max(−low, high), and four
-        roundings on the way to t, which is below high − low, by at most 5 u (high − low).
-        """
-        t = np.maximum(-slope * low, (1 - slope) * high)
-        return np.asarray(t + (8 * self.unit * (high - low) + self.tiny))

@@ -6,6 +6,8 @@ coefficients are taken as they are: what they differ by from exact ones is multi
 largest magnitude of the node over the box, and subtracted in the end.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,28 +15,40 @@ import numpy as np
 from surebound.check.arithmetic import LIMIT, Arithmetic, Array, expect
 from surebound.check.network import Network
 
+NONE: Mapping[int, Any] = MappingProxyType({})
+
+
+class Planes(NamedTuple):
+    """Above some neurons of a layer, each once: max(x̂, 0) ≤ Σ weight[v]·v + height over the whole box."""
+
+    neuron: Array  # (planes,)
+    weight: dict[int, Array]  # of the input and of ReLUs before the layer: (planes, elements)
+    height: Array  # (planes,)
+    error: Array  # (planes,) what a coefficient of 1 loses by the sums of weights
+
 
 class Way(NamedTuple):
-    """How a pass takes ReLUs: the kind of lines and, row by row and for all neurons of the network, three arrays.
+    """How a pass takes ReLUs. `alpha`, `sign` and `beta` are row by row and for all neurons of the network."""
 
-    `alpha` are the slopes of "stored" lines. `sign` is 1 where x̂ ≥ 0 and −1 where x̂ ≤ 0 is known, and 0 elsewhere;
-    `beta` ≥ 0 are multipliers, 0 where no sign is known. `which` is the box that each row is bounded over.
-    """
-
-    lines: str
-    alpha: Any = None
-    sign: Any = None
-    beta: Any = None
-    which: Any = slice(None)  # all over the only box
+    lines: str  # the kind
+    alpha: Any = None  # slopes of "stored" lines
+    sign: Any = None  # 1 where x̂ ≥ 0 and −1 where x̂ ≤ 0 is known, and 0 elsewhere
+    beta: Any = None  # multipliers ≥ 0, 0 where no sign is known
+    which: Any = slice(None)  # the box that each row is bounded over; all over the only one
+    planes: Mapping[int, Planes] = NONE  # of layers, in the place of lines above
 
 
 def relax(arithmetic: Arithmetic, low: Array, high: Array, kind: str, alpha: Any = 0) -> tuple[Array, Array, Array]:
-    """α, s and t with α x̂ ≤ max(x̂, 0) ≤ s x̂ + t, for neurons within [low, high] and lines of a kind."""
+    """α, s and t with α x̂ ≤ max(x̂, 0) ≤ s x̂ + t, for neurons within [low, high] and lines of a kind.
+
+    t ≥ max(−s low, (1 − s) high). A slope s' with |s' − s| ≤ u s moves that by at most u max(−low, high), and four
+    roundings on the way to t, which is below high − low, by at most 5 u (high − low).
+    """
     free, active = (low < 0) & (high > 0), (low >= 0).astype(low.dtype)
     low, high = np.where(free, low, -1), np.where(free, high, 1)
-    slope = arithmetic.zeros(low.shape) if kind == "flat" else high / (high - low)
+    slope = 0 * low if kind == "flat" else high / (high - low)
     lower = {"crown": (high > -low).astype(low.dtype), "fastlin": slope, "stored": alpha}.get(kind, 0)
-    intercept = arithmetic.intercept(slope, low, high)
+    intercept = np.maximum(-slope * low, (1 - slope) * high) + (8 * arithmetic.unit * (high - low) + arithmetic.tiny)
     return np.where(free, lower, active), np.where(free, slope, active), np.where(free, intercept, 0)
 
 
@@ -47,10 +61,10 @@ class Enclosure:
         self.size = list[Array]()  # max |v|
         self.error = list[Any]()  # what a coefficient of 1 on each element loses by the node's adjoint and bias
         self.layers: list[tuple[Any, Any]] = [(-np.inf, np.inf) for _ in network.layers]  # bounds on x̂
-        self.longest = max(network.sizes) + len(network.ops) + 8  # more terms than any part of a constant has
-        self._append(self.arithmetic.array(lower), self.arithmetic.array(upper), None)
+        self.longest = max(network.sizes) + len(network.ops) + 8  # more than any part of a constant is rounded
+        self._append(self.arithmetic.array(lower), self.arithmetic.array(upper))
 
-    def _append(self, low: Array, high: Array, error: Array | None) -> None:
+    def _append(self, low: Array, high: Array, error: Array | None = None) -> None:
         self.low.append(low)
         self.high.append(high)
         self.size.append(np.maximum(abs(low), abs(high)))
@@ -62,8 +76,7 @@ class Enclosure:
         net = self.network
         for i in range(len(self.low), (*net.layers, len(net.ops))[layer]):
             if i in net.layer_of:
-                low, high = self._settled(net.layer_of[i])
-                self._append(np.maximum(low, 0), np.maximum(high, 0), None)
+                self._append(*(np.maximum(end, 0) for end in self._settled(net.layer_of[i])))
             else:
                 self._affine(i)
         if layer < len(net.layers):
@@ -91,57 +104,62 @@ class Enclosure:
             return
         # c ± r holds [low, high], and A c + b ± |A| r holds z. With M ≥ |c| and M ≥ r, computing either one is off by
         # less than γ (|A| M + |b|), and the last additions by as much again.
-        centre = [(a + b) * ar.half for a, b in zip(low, high, strict=True)]
+        centre = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
         radius = [np.maximum(b - c, c - a) for a, b, c in zip(low, high, centre, strict=True)]
         middle, spread = op.apply(centre) + op.bias, op.apply(radius, absolute=True)
         spread = spread + ar.loss(3 * ar.gamma(op.terms + 4) * (total + abs(op.bias)))
         self._append(middle - spread, middle + spread, error)
 
-    def neurons(self, layer: int, neuron: Array, side: Any, way: Way) -> Array:
-        """Lower bounds of side · x̂ for neurons of a layer, one a row."""
-        node = self.network.reads[self.network.layers[layer]][0]
-        start, zero = self.arithmetic.zeros((len(neuron), self.network.sizes[node])), self.arithmetic.zeros(len(neuron))
+    def neurons(self, layer: int, neuron: Array, side: Any, way: Way, weight: Any = NONE, constant: Any = 0) -> Array:
+        """Lower bounds of side · x̂ + Σ weight[v]·v + constant, rounded twice, for neurons of a layer, one a row."""
+        ar, at = self.arithmetic, self.network.reads[self.network.layers[layer]][0]
+        start = ar.array(np.zeros((len(neuron), self.network.sizes[at])))
         start[np.arange(len(neuron)), neuron] = side
-        return self.backward({node: start}, zero, zero, way)
+        start, constant = start + weight.get(at, 0), constant + ar.array(np.zeros(len(neuron)))  # x̂ may be a v
+        error = ar.unit * np.vecdot(abs(start), self.size[at][way.which])
+        return self.backward({**weight, at: start}, constant, error, way)
+
+    def heights(self, layer: int, neuron: Array, weight: Mapping[int, Array], kappa: Array) -> Array:
+        """h with max(x̂, 0) ≤ g·c + h, for neurons of a layer, weights g on what is before it, and any κ, κ' in [0, 1].
+
+        Where x̂ ≥ 0, x̂ − g·c = (1 − κ) x̂ − (g·c − κ x̂), and x̂ ≤ û; where x̂ ≤ 0, −g·c = −κ' x̂ − (g·c − κ' x̂), x̂ ≥ l̂.
+        """
+        (low, high), (k, k_), flat = self.layers[layer], kappa, Way("flat")
+        active = self.neurons(layer, neuron, -k, flat, weight, (k - 1) * high[0, neuron])
+        return -np.minimum(active, self.neurons(layer, neuron, -k_, flat, weight, k_ * low[0, neuron]))
 
     def backward(self, held: dict[int, Array], constant: Array, error: Array, way: Way) -> Array:
         """Lower bounds of Σ held[v]·v + constant − error. # held[v] (rows, elements); constant, error (rows,)"""
-        net, ar, gamma = self.network, self.arithmetic, self.arithmetic.gamma(self.longest)
+        net, ar, gamma, at = self.network, self.arithmetic, self.arithmetic.gamma(self.longest), way.which
         error = error + gamma * abs(constant)
-
-        def dot(c: Array, v: Array) -> Array:
-            return np.asarray(np.vecdot(c, v[way.which]))
-
         for i in range(len(net.ops) - 1, 0, -1):
             op, layer = net.ops[i], net.layer_of.get(i, -1)
             of = slice(*net.first[layer : layer + 2]) if layer >= 0 else slice(0)
             alpha, sign, beta = (0 if part is None else part[:, of] for part in (way.alpha, way.sign, way.beta))
             if i not in held and not np.any(beta):
                 continue
-            lam = held.pop(i) if i in held else ar.zeros((len(constant), net.sizes[i]))
+            lam = held.pop(i) if i in held else ar.array(np.zeros((len(constant), net.sizes[i])))
             if layer >= 0:
-                lower, slope, b = (line[way.which] for line in relax(ar, *self.layers[layer], way.lines, alpha))
-                mu, paid = _through(lam, lower, slope, b, sign, beta)
-                constant, error, pulled = constant - paid, error + gamma * paid, [mu]
+                lower, slope, b = (line[at] for line in relax(ar, *self.layers[layer], way.lines, alpha))
+                negative, pulled = np.where(sign == 0, np.minimum(lam, 0), 0), list[tuple[int, Array]]()
+                if layer in way.planes:
+                    neuron, weight, height, cost = way.planes[layer]
+                    slope[:, neuron], b[:, neuron] = 0, height
+                    error = error + abs(negative[:, neuron]) @ cost
+                    pulled = [(v, negative[:, neuron] @ part) for v, part in weight.items()]
+                constant, error = constant + np.vecdot(negative, b), error - gamma * np.vecdot(negative, abs(b))
+                # λ α, rounded, is λ α' with another α' in [0, 1]; λ s likewise, for which the intercept has room. Where
+                # x̂ ≥ 0 is known, λ x = λ x̂ ≥ (λ − β) x̂, and where x̂ ≤ 0, λ x = 0 ≥ β x̂; λ − β, rounded, is λ − β'.
+                mu = np.where(sign == 0, np.maximum(lam, 0) * lower + negative * slope, beta)
+                pulled.append((net.reads[i][0], np.where(sign > 0, lam - beta, mu)))
             else:
-                constant, error = constant + lam @ op.bias, error + dot(abs(lam), self.error[i])
-                pulled = op.adjoint(lam)
-            for j, part in zip(net.reads[i], pulled, strict=True):
+                constant, error = constant + lam @ op.bias, error + np.vecdot(abs(lam), self.error[i][at])
+                pulled = list(zip(net.reads[i], op.adjoint(lam), strict=True))
+            for j, part in pulled:
                 if j in held:
                     part = held[j] + part
-                    error = error + ar.unit * dot(abs(part), self.size[j])
+                    error = error + ar.unit * np.vecdot(abs(part), self.size[j][at])
                 held[j] = part
         c = held[0]  # all that is left: its least value over the box
-        constant = constant + (dot(np.maximum(c, 0), self.low[0]) + dot(np.minimum(c, 0), self.high[0]))
-        return ar.below(constant, error + gamma * dot(abs(c), self.size[0]))
-
-
-def _through(lam: Array, lower: Array, slope: Array, intercept: Array, sign: Any, beta: Any) -> tuple[Array, Array]:
-    """The coefficients μ on x̂ for λ on max(x̂, 0), and what the intercepts take away.
-
-    λ α, rounded, is λ α' with another α' in [0, 1]; λ s likewise, for which the intercept has room. Where x̂ ≥ 0 is
-    known, λ x = λ x̂ ≥ (λ − β) x̂, and where x̂ ≤ 0, λ x = 0 ≥ β x̂; λ − β, rounded, is λ − β' with another β' ≥ 0.
-    """
-    negative = np.where(sign == 0, np.minimum(lam, 0), 0)
-    mu = np.where(sign == 0, np.maximum(lam, 0) * lower + negative * slope, beta)
-    return np.where(sign > 0, lam - beta, mu), -np.vecdot(negative, intercept)
+        least = np.vecdot(np.maximum(c, 0), self.low[0][at]) + np.vecdot(np.minimum(c, 0), self.high[0][at])
+        return ar.below(constant + least, error + gamma * np.vecdot(abs(c), self.size[0][at]))

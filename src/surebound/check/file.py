@@ -38,22 +38,18 @@ class Proof(zipfile.ZipFile):
     def __init__(self, path: str | Path) -> None:
         try:
             super().__init__(path)
-            self._members = {info.filename: info for info in self.infolist()}
-            expect(len(self._members) == len(self.infolist()), "two members of one name")
+            self.members = {info.filename: info for info in self.infolist()}
+            expect(len(self.members) == len(self.infolist()), "two members of one name")
             self.about: Any = json.loads(self.array("about", [UINT8], (None,), ABOUT).tobytes().decode("utf-8"))
             kind = isinstance(self.about, dict) and (self.about.get("format"), self.about.get("version"))
             expect(kind == ("surebound proof", 1), "it does not say that it is a surebound proof of version 1")
         except Exception as error:  # zipfile and json fail in many ways on damaged files
             raise CheckError(f"'{path}' is not a proof of this format ({str(error)[:200]})") from error
 
-    def has(self, name: str) -> bool:
-        """Whether there is an array of this name."""
-        return f"{name}.npy" in self._members
-
     def array(self, name: str, types: Any, shape: Sequence[int | None], most: int = MEMBER) -> Array:
         """An array of one of these types and of this shape, in which None stands for any length."""
-        expect(self.has(name), f"it has no array '{name}'")
-        info = self._members[f"{name}.npy"]
+        expect(f"{name}.npy" in self.members, f"it has no array '{name}'")
+        info = self.members[f"{name}.npy"]
         known = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and not info.flag_bits & 1
         expect(known, f"the array '{name}' is packed in a way that is not part of the format")
         try:

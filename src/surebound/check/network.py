@@ -1,8 +1,7 @@
 """Reads an ONNX file as affine operations and ReLUs, in the order of the file.
 
-The network means exact real arithmetic over the numbers that the file stores. A batch axis is a batch of 1. What only
-moves numbers is done on an array of positions; a maximum becomes ReLUs, max(a, b) = b + relu(a − b). Operations that
-are not in the table at the end are refused.
+The network means exact real arithmetic over the numbers that are stored. A batch axis is a batch of 1. What only moves
+numbers is done on an array of positions; max(a, b) becomes b + relu(a − b). What the table at the end lacks is refused.
 """
 
 from collections.abc import Callable
@@ -137,7 +136,7 @@ class _Reader:
     def add(self, op: Op, shape: Shape, *reads: int, bias: Array | None = None) -> Data:
         fits = 0 < op.size == prod(shape) <= ELEMENTS and len(self.ops) <= NODES
         expect(fits, f"a tensor of shape {list(shape)[:9]}, or more than {NODES:,} operations")
-        op.bias = self.arithmetic.zeros(op.size) if bias is None else np.broadcast_to(bias, shape).reshape(-1)
+        op.bias = self.arithmetic.array(np.zeros(op.size)) if bias is None else np.broadcast_to(bias, shape).reshape(-1)
         self.ops.append(op)
         self.reads.append(reads)
         return Data(len(self.ops) - 1, shape)
@@ -236,8 +235,7 @@ class _Reader:
         x, a = self.data(), self.attributes
         expect(not self.arithmetic.exact, "a square root has no exact value; expected a check without --exact")
         gamma, beta, mean, variance = (self.real(i).reshape(-1, *(1,) * (len(x.shape) - 2)) for i in (1, 2, 3, 4))
-        spread = variance + np.float64(a.get("epsilon", np.float32(1e-5)))
-        weight = gamma / np.sqrt(spread)
+        weight = gamma / np.sqrt(variance + np.float64(a.get("epsilon", np.float32(1e-5))))
         fits = (abs(weight) <= LIMIT).all() and {*map(len, (gamma, beta, mean, variance))} == {x.shape[1]}
         plain = not a.get("training_mode") and a.get("spatial", 1)
         expect(fits and plain, "a batch norm in training mode, of a variance below 0, or of constants that do not fit")

@@ -19,20 +19,14 @@ Pair = tuple[int, int]
 class Op:
     """A node of so many numbers. The input is a plain one."""
 
+    apply: Any  # (all a that are read, absolute=False): A a, or |A| a
+    adjoint: Any  # (g): Aᵀ g, one for each a
     moves = False  # whether each entry of A a is an entry of an a, or zero: nothing is computed
 
     def __init__(self, size: int, terms: int = 0, back: int = 0) -> None:
         self.size, self.terms, self.back = size, terms, back
         self.bias: Array = np.zeros(0)  # b, once the operation is part of a network
         self.room = size  # numbers that the adjoint of one g takes
-
-    def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
-        """A a, or |A| a, of all that is read."""
-        raise NotImplementedError
-
-    def adjoint(self, g: Array) -> list[Array]:
-        """Aᵀ g, one for each a."""
-        raise NotImplementedError
 
 
 class Relu(Op):
@@ -93,10 +87,7 @@ class Conv(Op):
 
 
 class Mix(Op):
-    """Σ wᵢ ⊙ a[indexᵢ], of the a's one after the other and a 0 at the end, which an index of −1 stands for.
-
-    Each wᵢ is 1, −1, or an array, whose entries carry some roundings.
-    """
+    """Σ wᵢ ⊙ a[indexᵢ], of the a's one after the other and a 0 at the end, which an index of −1 stands for."""
 
     def __init__(self, sizes: Sequence[int], indices: Sequence[Array], weights: Sequence[Any], roundings: int) -> None:
         used = np.concatenate(indices)
@@ -105,7 +96,7 @@ class Mix(Op):
         back = 0 if plain and often == 1 else often + roundings
         super().__init__(len(indices[0]), len(weights) + roundings, back)
         self.moves, self.repeats = plain and list(weights) == [1], often > 1
-        self.ends, self.indices, self.weights = np.cumsum(sizes), indices, weights
+        self.ends, self.indices, self.weights = np.cumsum(sizes), indices, weights  # each 1, −1 or a rounded array
 
     def apply(self, xs: Sequence[Array], absolute: bool = False) -> Array:
         joined = np.concatenate([*xs, 0 * xs[0][:, :1]], 1)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from surebound.check.arithmetic import LIMIT, Arithmetic, Array, CheckError, expect
-from surebound.check.bounds import Enclosure, Way
+from surebound.check.bounds import Enclosure, Planes, Way
 from surebound.check.file import FLOATS, INT8, INT32, UINT8, Proof
 from surebound.check.network import Network
 from surebound.check.vnnlib import Property, Region
@@ -18,8 +18,7 @@ from surebound.check.vnnlib import Property, Region
 LINES = ("flat", "crown", "fastlin", "stored")
 CACHE, MEMORY = 2**22, 2**27  # bytes of a batch's coefficients: at best, and at most
 Progress = Callable[[int, int, int], None]  # (steps done, steps in all, leaves so far)
-Leaves = tuple[Array, Array, list[Array], Way, Array]
-"""Some leaves: numbers, trees, paths (leaf's place, row of the tree, second child or not), how to bound them, π."""
+Leaves = tuple[Array, Array, list[Array], Way, Array]  # numbers, trees, paths, how they are bounded, π
 
 
 class Forest:
@@ -100,11 +99,12 @@ class Steps:
         return int(value)
 
     def has(self, name: str) -> bool:
-        return self.proof.has(f"s{self.at}/{name}")
+        return f"s{self.at}/{name}.npy" in self.proof.members
 
     def read(self, name: str, types: Any, shape: Any, low: float = -LIMIT, high: float = LIMIT) -> Array:
         """An array of the step whose numbers all lie in a range."""
         values = self.proof.array(f"s{self.at}/{name}", types, shape)
+        low, high = np.float64(low), np.float64(high)  # in float32, LIMIT is infinite
         expect(((values >= low) & (values <= high)).all(), f"numbers of '{name}' lie outside {low:g} to {high:g}")
         return values
 
@@ -138,7 +138,8 @@ class Steps:
         rows, cuts = numbers(self.property, region, self.arithmetic), rebound is not None
         enclosure.extend(len(self.network.layers))
         forest = self.forest(1, self.network.neurons, cuts)
-        for leaves, _, path, way, pi in self.batches(forest, len(region.rows), cuts):
+        planes = {} if cuts else self.planes(enclosure)
+        for leaves, _, path, way, pi in self.batches(forest, len(region.rows), cuts, planes):
             value = self.rebound(forest, path, rows, pi) if cuts else bound(enclosure, rows, pi, way)
             lowest = value[least := int(np.argmin(value))]
             expect(lowest > 0, f"leaf {leaves[least]} has the bound {float(lowest):.6g}; expected more than 0")
@@ -176,16 +177,32 @@ class Steps:
         at = self.read("at", FLOATS[1:], (len(tree),)) if cuts else np.zeros(0)
         forest = Forest(tree, self.read("roots", [INT32], (roots,)), at)
         begin, end = (inputs, inputs + self.network.sizes[0]) if cuts else (0, neurons)
-        fits = ((forest.split >= begin) & (forest.split < end)).all()
-        expect(fits, "a tree splits what is not there, or neurons that do not come before its claims")
+        expect(((forest.split >= begin) & (forest.split < end)).all(), "a tree splits what is not there, or too early")
         return forest
 
-    def batches(self, forest: Forest, rows: int, cuts: bool = False) -> Iterator[Leaves]:
+    def planes(self, enclosure: Enclosure) -> dict[int, Planes]:
+        """The step's planes above neurons, by layers."""
+        net, ar, found = self.network, self.arithmetic, dict[int, Planes]()
+        for layer in (layer for layer in range(len(net.layers)) if self.has(f"p{layer}/neuron")):
+            neuron = self.read(f"p{layer}/neuron", [INT32], [None], 0, net.widths[layer] - 1)
+            expect(0 < len(neuron) == len(np.unique(neuron)), "a neuron has two planes, or none has one")
+            kappa = ar.array(self.read(f"p{layer}/kappa", FLOATS, (2, len(neuron)), 0, 1))
+            ends = net.sizes[0] + net.first[: layer + 1]
+            weight = ar.array(self.read(f"p{layer}/weight", FLOATS, (len(neuron), int(ends[-1]))))
+            parts = dict(zip([0, *net.layers[:layer]], np.split(weight, ends[:-1], 1), strict=True))
+            height = [
+                enclosure.heights(layer, neuron[at], {v: part[at] for v, part in parts.items()}, kappa[:, at])
+                for at in (slice(first, first + self.batch) for first in range(0, len(neuron), self.batch))
+            ]
+            size = sum(abs(part) @ enclosure.size[v][0] for v, part in parts.items())
+            found[layer] = Planes(neuron, parts, np.concatenate(height), ar.gamma(len(neuron)) * size + ar.tiny)
+        return found
+
+    def batches(self, forest: Forest, rows: int, cuts: bool = False, planes: Any = None) -> Iterator[Leaves]:
         """The leaves with what is stored about them, a few at a time."""
-        kind, first, free = str(self.step.get("lines")), 0, np.zeros(0, dtype=np.int64)
+        kind, first, none = str(self.step.get("lines")), 0, np.zeros(0, dtype=np.int64)
         expect(kind in LINES, f"its lines are {kind[:40]!r}; expected {', '.join(LINES)}")
-        if kind == "stored":
-            free = self.read("free", [INT32], [None], 0, self.network.neurons - 1)
+        free = self.read("free", [INT32], [None], 0, self.network.neurons - 1) if kind == "stored" else none
         expect(len(np.unique(free)) == len(free), "a neuron's slopes are stored twice")
         chunks = self.number("chunks", forest.leaves + 1, 1)
         for chunk in range(chunks):
@@ -199,6 +216,7 @@ class Steps:
                 given = beta[used : used + len(path[0])]
                 used += len(path[0])
                 way = Way(kind) if cuts else self.way(kind, forest, path, free, alpha[part], given)
+                way = way._replace(planes=planes) if self.has(f"c{chunk}/planes") else way
                 self.leaves += len(number)
                 self.progress(self.at, self.total, self.leaves)
                 yield number, root, path, way, self.arithmetic.array(pi[part])
@@ -226,7 +244,7 @@ class Steps:
     def way(self, kind: str, forest: Forest, path: list[Array], free: Array, slopes: Array, given: Array) -> Way:
         """How leaves are bounded: with stored slopes of the free neurons, and with the splits on their paths."""
         (place, row, second), ar, shape = path, self.arithmetic, (len(slopes), self.network.neurons)
-        alpha, sign, beta = ar.zeros(shape), np.zeros(shape, dtype=np.int8), ar.zeros(shape)
+        alpha, sign, beta = ar.array(np.zeros(shape)), np.zeros(shape, dtype=np.int8), ar.array(np.zeros(shape))
         alpha[:, free] = ar.array(slopes) / (128 if slopes.dtype == UINT8 else 1)
         expect((alpha <= 1).all(), "a slope exceeds 1")
         sign[place, forest.split[row]] = 1 - 2 * second

@@ -31,8 +31,7 @@ class Row(NamedTuple):
 
 
 ZERO = Row({}, Fraction(0))
-Case = tuple[Row, ...]
-Formula = Sequence[Case]  # all rows of at least one case hold
+Formula = Sequence[tuple[Row, ...]]  # all rows of at least one case hold
 
 
 class Region(NamedTuple):
@@ -134,11 +133,8 @@ def _all(formulas: Sequence[Formula]) -> Formula:
 
 
 def _split(rows: Sequence[Row], box: Array, ends: dict[int, Fraction]) -> tuple[tuple[Row, ...], bool]:
-    """Tighten a box by the rows that bound a single input; return the others and the strict ones, and if it is empty.
-
-    `ends` are the exact ones: the upper end of input v, and at ~v that of −v.
-    """
-    others, empty = list[Row](), False
+    """Tighten a box by the rows that bound one input; return the others and the strict ones, and if it is empty."""
+    others, empty = list[Row](), False  # `ends` are the exact ones: the upper end of input v, and at ~v that of −v
     for row in rows:
         v, coefficient = next(iter(row.terms.items()))
         bound = len(row.terms) == 1 and v >= 0

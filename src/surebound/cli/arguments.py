@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from fractions import Fraction
 from pathlib import Path
 
-from surebound.errors import MissingFileError, NetworkError, PropertyError, UsageError
+from surebound.errors import MissingFileError, NetworkError, PropertyError, UsageError, reason
 from surebound.files import replacing
 from surebound.verify import SEARCHES
 
@@ -218,7 +218,8 @@ def output_files(*, keep: tuple[Path, ...], **paths: str | None) -> dict[str, Pa
             continue
         target = Path(path)
         if not path or target.is_dir() or not target.parent.is_dir():
-            raise UsageError(f"cannot write --{option} '{path}': expected a file name in an existing folder")
+            problem = "it is a folder; " if path and target.is_dir() else ""
+            raise UsageError(f"cannot write --{option} '{path}': {problem}expected a file name in an existing folder")
         if option == "proof" and target.exists() and not target.is_file():
             raise UsageError(f"cannot write --proof '{path}': it is a pipe or a device; expected a plain file")
         if not os.access(target.parent, os.W_OK):
@@ -237,7 +238,7 @@ def write_whole(path: Path, text: str) -> None:
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"cannot write '{path}' ({(error.strerror or str(error)).lower()})") from error
+            raise UsageError(f"cannot write '{path}' ({reason(error)})") from error
         return
     with replacing(path, tag=f".{os.getpid()}") as partial:
         partial.write_text(text, encoding="utf-8")

@@ -181,10 +181,9 @@ class _Line:
         if not self._said and progress.memory >= _MUCH and sys.stderr is not None:
             print(f"each process takes up to about {progress.memory / 2**30:.1f} GiB of memory", file=sys.stderr)
         self._said, found = True, progress.accuracies
-        text = (
-            f"{progress.done:,} of {progress.total:,} images  standard {found.standard:.1%}  "
-            f"robust {found.robust:.1%}  verified {found.verified:.1%}"
-        )
+        text = f"{progress.done:,} of {progress.total:,} images"
+        if progress.done:
+            text += f"  standard {found.standard:.1%}  robust {found.robust:.1%}  verified {found.verified:.1%}"
         if progress.remaining is not None:
             text += f"  {duration(progress.remaining)} left"
         self._line.show(progress.share, text)

@@ -11,7 +11,6 @@ from surebound.cli.command import Command
 from surebound.errors import UnsupportedOpError, quoted, shortened, visible
 
 if TYPE_CHECKING:
-    from surebound.bounds.enclosure import Enclosure
     from surebound.load.onnx import Survey
     from surebound.network.graph import Network
     from surebound.network.model import Model
@@ -115,11 +114,11 @@ def _print_problem(path: str, model: "Model", problem: "Property") -> None:
 
     enclosure = enclosure_over(network, [box])
     enclosure.extend(len(network.nodes) - 1)
-    columns = [("ambiguous by intervals", _ambiguous(enclosure))]
+    columns = [("ambiguous by intervals", enclosure.ambiguous())]
     begin = time.monotonic()
     enclosure = enclosure_over(network, [box])
     settle_layers(enclosure, lambda: None)
-    columns.append(("by CROWN", _ambiguous(enclosure)))
+    columns.append(("by CROWN", enclosure.ambiguous()))
     seconds = time.monotonic() - begin
     _print_layers(network, columns)
     print()
@@ -133,15 +132,6 @@ def _print_problem(path: str, model: "Model", problem: "Property") -> None:
 def _some(count: int, noun: str) -> str:
     plural = noun + ("es" if noun.endswith("x") else "s")
     return f"{count:,} {noun if count == 1 else plural}"
-
-
-def _ambiguous(enclosure: "Enclosure") -> list[int]:
-    """The number of neurons of each layer that may have either sign or, if they are no ReLUs, that vary."""
-    functions, found = enclosure.network.functions, []
-    for k, function in enumerate(functions):
-        low, high = enclosure.layer(k)
-        found.append(int(((low < 0) & (high > 0) if function is None else low < high).sum()))
-    return found
 
 
 def _print_layers(network: "Network", columns: Sequence[tuple[str, Sequence[int]]]) -> None:

@@ -17,7 +17,7 @@ from surebound.reproduce.scales import METHODS, NETWORKS, SCALES, SETTINGS
 from surebound.verify import SEARCHES
 
 if TYPE_CHECKING:
-    from surebound.reproduce.experiment import Plan, Summary
+    from surebound.reproduce.experiment import Request, Summary
     from surebound.reproduce.jobs import JobEnded, Status
 
 EXPERIMENTS = ("table1", "branching")
@@ -81,10 +81,10 @@ def _run(args: Namespace) -> int:
         raise UsageError(f"branching is compared on {names}; --settings and --methods leave none of them")
     check_engine(args)
     line = _Line(quiet=args.quiet)
-    plan, perform = _plan(args), _experiment(args)
+    request, perform = _request(args), _experiment(args)
     try:
         with interrupts.raising():
-            summary = perform(plan, line)
+            summary = perform(request, line)
     except KeyboardInterrupt:
         line.done()
         _say(f"surebound: interrupted; --resume goes on with what is in '{args.out}'")
@@ -105,8 +105,8 @@ def _networks(args: Namespace) -> bool:
     return any(setting in args.settings and method in args.methods for setting, method in NETWORKS)
 
 
-def _plan(args: Namespace) -> "Plan":
-    from surebound.reproduce.experiment import Plan
+def _request(args: Namespace) -> "Request":
+    from surebound.reproduce.experiment import Request
     from surebound.reproduce.place import Place
 
     place = Place(
@@ -116,7 +116,7 @@ def _plan(args: Namespace) -> "Plan":
         device=args.device,
         command=shlex.join(["surebound", *sys.argv[1:]]),
     )
-    return Plan(
+    return Request(
         place=place,
         resume=args.resume,
         workers=args.workers,
@@ -129,8 +129,8 @@ def _plan(args: Namespace) -> "Plan":
     )
 
 
-def _experiment(args: Namespace) -> Callable[["Plan", "_Line"], "Summary"]:
-    """What to do, all that it needs being imported."""
+def _experiment(args: Namespace) -> Callable[["Request", "_Line"], "Summary"]:
+    """The function that runs the experiment. All that it needs is imported here."""
     import torch  # noqa: F401
 
     if args.steps is not None:

@@ -43,6 +43,7 @@ from surebound.verify import FEW_INPUTS
 from surebound.verify.clock import Clock
 
 if TYPE_CHECKING:
+    from surebound.network.model import Model
     from surebound.problem import Counterexample, Ports, Property
     from surebound.verify.begun import Begun
 
@@ -124,7 +125,7 @@ def _run(args: Namespace) -> int:
 
 
 def _threads(args: Namespace) -> int | None:
-    """As many as there are workers, while they have nothing to do yet."""
+    """Threads of this process: by default as many as workers, which have nothing to do until they share a search."""
     return args.threads or (args.workers if isinstance(args.workers, int) else None)
 
 
@@ -189,7 +190,7 @@ class _Work:
         self._args = args
 
     def verdict(self) -> Verdict:
-        """Read the files and decide."""
+        """Read the files and decide: without torch, if that is quick."""
         args = self._args
         with self.clock.phase("load"):
             from surebound.load.vnnlib import read_property
@@ -216,6 +217,11 @@ class _Work:
             if isinstance(found, Verdict):
                 return found
             begun = found
+        return self._by_all_means(model, problem, begun)
+
+    def _by_all_means(self, model: Model, problem: Property, begun: Begun | None) -> Verdict:
+        """Decide with torch, going on where the first attempt stopped."""
+        args = self._args
         self.doing = "importing torch"
         with self.clock.phase("import"), uncollected():
             quick_import()

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from surebound.errors import MissingFileError
+from surebound.errors import MissingFileError, reason
 
 VARIABLE = "SUREBOUND_DATA"
 
@@ -37,5 +37,4 @@ def read_bytes(path: Path, *, source: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise MissingFileError(f"cannot read '{path}' ({reason}); expected a file of {source}") from error
+        raise MissingFileError(f"cannot read '{path}' ({reason(error)}); expected a file of {source}") from error

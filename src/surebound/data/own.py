@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.data.dataset import Augmentation, Dataset, Images
-from surebound.errors import MissingFileError, UsageError
+from surebound.errors import MissingFileError, UsageError, reason
 
 Array = Tensor | NDArray[Any]
 MAX_CLASSES = 100_000
@@ -122,8 +122,6 @@ def _read(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
                 raise UsageError(f"'{path}' holds {names}; {expected}")
             return arrays["pixels"], arrays["labels"]
     except OSError as error:
-        raise MissingFileError(
-            f"cannot read '{path}' ({(error.strerror or str(error)).lower()}); {expected}"
-        ) from error
+        raise MissingFileError(f"cannot read '{path}' ({reason(error)}); {expected}") from error
     except (BadZipFile, EOFError, RuntimeError, ValueError, zlib.error) as error:
         raise UsageError(f"'{path}' is damaged or holds pickled objects; {expected}") from error

@@ -73,6 +73,12 @@ class Box:
         """Whether x lies in the box, exactly."""
         return bool((x >= self.lower).all() and (x <= self.upper).all())
 
+    def nearest(self, point: Vector) -> Vector:
+        """The nearest float32 point of the box; where an interval holds no float32, its float64 midpoint."""
+        lower, upper = (end.astype(np.float64) for end in round_inward(self))
+        inside = np.clip(np.clip(point, lower, upper).astype(np.float32).astype(np.float64), lower, upper)
+        return np.where(lower <= upper, inside, self.middle)
+
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -141,8 +147,33 @@ class Ball:
         """Whether x lies in ball and box, exactly."""
         return self.hull.contains(x) and within(x, self.centre, self.radius, self.norm)
 
+    def nearest(self, point: Vector) -> Vector | None:
+        """A float32 point near `point` that lies in the ball, exactly, if there is one on the way to the centre."""
+        lower, upper = (end.astype(np.float64) for end in round_inward(self))
+        for share in (1.0, 1 - 1e-6, 1 - 1e-5, 1 - 1e-4, 1 - 1e-3):
+            x = self.centre + share * (point - self.centre)
+            x = np.clip(np.clip(x, lower, upper).astype(np.float32).astype(np.float64), lower, upper)
+            if self.contains(x):
+                return x
+        return None
+
 
 Domain = Box | Ball
+
+
+def round_inward(domain: Domain) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The smallest float32 not below `domain.lower` and the largest not above `domain.upper`, element by element.
+
+    >>> lower, upper = round_inward(Box(np.array([0.1]), np.array([0.1])))
+    >>> bool(lower[0] >= 0.1 >= upper[0]), bool(lower[0] <= upper[0])
+    (True, False)
+    """
+    with np.errstate(over="ignore"):  # beyond float32 is ±∞, whose neighbour is finite
+        lower, upper = domain.lower.astype(np.float32), domain.upper.astype(np.float32)
+    infinity = np.float32(np.inf)
+    lower = np.where(lower < domain.lower, np.nextafter(lower, infinity), lower)
+    upper = np.where(upper > domain.upper, np.nextafter(upper, -infinity), upper)
+    return lower, upper
 
 
 def within(x: Vector, centre: Vector, radius: Fraction, norm: Norm) -> bool:

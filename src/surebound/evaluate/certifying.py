@@ -71,17 +71,16 @@ class Certifying:
         self._waiting: list[Row] | None = None  # rows to be written `together`
 
     def begin(self, slots: int) -> list[Work]:
-        """What there is to do at first, for so many workers."""
+        """The first pieces of work, for so many workers."""
         left = self._missing
-        settings, even = self._task.settings, -(-len(left) // slots)
-        passes = settings.steps * settings.restarts * settings.targets
-        size = max(1, min(images_together(self._network, passes, BATCH), even))
+        even = -(-len(left) // slots)
+        size = max(1, min(images_together(self._network, self._task.settings.passes, BATCH), even))
         return self._counted([Screen(tuple(left[i : i + size])) for i in range(0, len(left), size)])
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Rows that become known inside are written at its end, at once: to sync the store takes longer than to write
-        to it, and many workers may have answered meanwhile."""
+        """Write all rows that become known inside at the end, in one transaction: syncing the store takes longer than
+        writing to it, and many workers may have answered meanwhile."""
         waiting: list[Row] = []
         self._waiting = waiting
         try:
@@ -91,7 +90,7 @@ class Certifying:
             self._write(*waiting)
 
     def done(self, work: Work, result: Result, seconds: float) -> list[Work]:
-        """Write the rows that are final; what is to do next."""
+        """Write the rows that are final. Returns the work that follows."""
         self._count(work, seconds)
         if result.files and self._folder is not None:
             self._folder.receive(result.files)
@@ -107,7 +106,7 @@ class Certifying:
         return self._counted(more)
 
     def lost(self, work: Work, reason: str, seconds: float) -> list[Work]:
-        """Workers died of a piece of work: look for the image that they died of, which stays undecided."""
+        """A piece of work has killed its workers: find the image that did it, and leave that one undecided."""
         self._count(work, seconds)
         if len(work.images) > 1:
             return self._counted([Screen((image,)) for image in work.images])

@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS proofs (
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """A proof that was written. `checked` is whether the checker accepted it; None if it was not asked."""
+    """A proof that was written. `checked` says whether the checker accepted it; None if it was not checked."""
 
     bytes: int
     seconds: float = 0.0  # to write it
@@ -30,7 +30,7 @@ class Evidence:
     refused: str = ""  # why the checker did not accept it; a store keeps it as the row's reason
 
     def checked_by(self, seconds: float, refused: str) -> "Evidence":
-        """After a check that took so long; why it was refused, or nothing."""
+        """The same after a check. `refused` says why the checker did not accept it; empty if it did."""
         return replace(self, checked=not refused, check_seconds=seconds, refused=refused)
 
 

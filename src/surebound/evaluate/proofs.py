@@ -12,7 +12,7 @@ from typing import Protocol, final
 from surebound.check import CheckError, check
 from surebound.errors import UsageError, one_line
 from surebound.evaluate.evidence import Evidence
-from surebound.files import replacing
+from surebound.files import make_folder, replacing
 from surebound.load.portable import PortableNetwork
 from surebound.network.graph import Network
 from surebound.problem import Property
@@ -54,11 +54,7 @@ class ProofFolder:
     def prepare(self, network: Network, about: Mapping[str, str]) -> None:
         """Make the folder. Raise UsageError if there is no place for it, or it has proofs about something else, or the
         checker cannot read the network."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UsageError(f"cannot make the folder '{self.folder}' for proofs ({reason})") from error
+        make_folder(self.folder, " for proofs")
         expect_checkable(self.file, network)
         self._label(about)
 

@@ -43,7 +43,7 @@ class Room:
     def expected(self, network: Network) -> int:
         """Bytes that a process is expected to take, about, at most."""
         parameters = sum(size(tuple(node.op.weight.shape)) for node in network.nodes if hasattr(node.op, "weight"))
-        widest, rows = max(size(node.shape) for node in network.nodes), _ROWS * network.outputs
+        widest, rows = network.widest, _ROWS * network.outputs
         passes = _TENSORS * _BYTES * min(self.elements, rows * widest)
         queue = min(available() // 4, _QUEUE) if self.queue is None else self.queue
         return PROCESS + _PARAMETER * parameters + passes + queue

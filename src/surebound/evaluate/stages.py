@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from surebound.attacks import ATTACKS
 from surebound.attacks.images import attack_images, margins
 from surebound.attacks.mi_fgsm import PUBLISHED
-from surebound.branching import CHOICES
 from surebound.domain.sets import Norm, exact_norm
 from surebound.errors import UsageError
 from surebound.evaluate.proofs import ProofWriter
@@ -39,7 +38,6 @@ from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
 from surebound.verify.rows import Rows
 from surebound.verify.stages import closing
-from surebound.verify.strategy import profile
 
 _OUTCOMES: dict[str, Outcome] = {"proved": "verified", "time": "timeout", "undecided": "unknown"}
 _FOUND: dict[str, Outcome] = {"standard": "misclassified", "attack": "attacked", "search": "falsified"}
@@ -61,6 +59,11 @@ class Settings:
     search: str = "default"
     norm: Norm = "inf"  # in which the radius is measured
 
+    @property
+    def passes(self) -> int:
+        """How many passes of the attack an image may take, forwards and backwards."""
+        return self.steps * self.restarts * self.targets
+
     @staticmethod
     def of(search: str, **more: Any) -> "Settings":
         """A profile's: the paper's draws are for many restarts."""
@@ -68,18 +71,13 @@ class Settings:
         return Settings(search=search, **effort | more)
 
     def __post_init__(self) -> None:
-        if self.branching not in CHOICES:
-            raise UsageError(f"unknown branching '{self.branching}'; expected one of: {', '.join(CHOICES)}")
         if not (isinstance(self.timeout, int | float) and 0 < self.timeout < float("inf")):
             raise UsageError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
         if self.targets < 1:
             raise UsageError(f"targets must be at least 1, got {self.targets!r}")
         object.__setattr__(self, "norm", exact_norm(self.norm))
-        Options(branching=self.branching).check_norm(self.norm)
-        # both complain about what cannot be
-        profile(self.search, self.branching)
+        # what follows complains about the other fields
+        Options.of(self.search, branching=self.branching, seed=self.seed).check_norm(self.norm)
         ATTACKS[self.attack](steps=self.steps, restarts=self.restarts)
 
 
@@ -139,8 +137,9 @@ class Certifier:
         self.model, self.eps, self.settings, self.proofs, self.room = model, eps, settings, proofs, room
 
     def screen(self, samples: Sequence[Sample]) -> tuple[list[Row], list[Open]]:
-        """The stages that images go through together: rows of those they settle, and the others."""
+        """Take images through the stages that they share. Returns the rows of those that are settled, and the rest."""
         network = self.model.network
+        self.model.check_at(samples[0].x[None], f"at image {samples[0].image}")
         scores = self.model.replay(np.stack([sample.x for sample in samples]))
         images = [self._image(s, k) for s, k in zip(samples, scores.argmax(1).tolist(), strict=True)]
         right = [bool((m > 0).all()) for m in margins(scores, np.array([s.label for s in samples]))]

@@ -27,7 +27,7 @@ class Screen:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """An image that is decided at the full radius, and whose own radii are wanted."""
+    """An image that is decided at the full radius; now its largest proved and smallest broken radius are wanted."""
 
     row: Row
 

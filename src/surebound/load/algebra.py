@@ -267,14 +267,16 @@ class Algebra:
         for number, axis in axes.items():
             if axis.after < 1:
                 raise NetworkError(f"axis {number} is resized to {axis.after} elements; expected at least one")
-            if axis.after == axis.before and axis.scale == 1.0:
+            if axis.after == axis.before and axis.scale == 1:
                 continue
             if mode == "nearest":
                 index = axis.nearest(rounding)
                 x = self.move(x, lambda at, index=index, number=number: np.take(at, index, number))  # type: ignore[misc]
             else:
                 last = self.move(x, lambda at, number=number: np.moveaxis(at, number, -1))  # type: ignore[misc]
-                mixed = self.matmul(last, axis.linear().T)
+                parts, divisor = axis.linear()
+                mixed = self.matmul(last, parts.T)
+                mixed = mixed if (divisor == 1).all() else self.quotient(mixed, divisor)
                 x = self.move(mixed, lambda at, number=number: np.moveaxis(at, -1, number))  # type: ignore[misc]
         return x
 

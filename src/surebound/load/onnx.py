@@ -17,7 +17,6 @@ import numpy as np
 
 from surebound.errors import NetworkError, ResourceError, UnsupportedOpError, one_line, quoted, visible
 from surebound.limits import AXES, ELEMENTS, PORTS, Deadline, Tally, check_elements
-from surebound.load.agreement import check_agreement
 from surebound.load.algebra import Algebra, Data, Value
 from surebound.load.ends import begin, end
 from surebound.load.fold import EVALUATED, evaluate
@@ -26,6 +25,7 @@ from surebound.load.onnx_file import STANDARD, File, array, constants, read_onnx
 from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED
 from surebound.load.replay import Replay, replay
 from surebound.memory import is_out_of_memory
+from surebound.network.agreement import check_agreement
 from surebound.network.graph import Network
 from surebound.network.linear import size
 from surebound.network.model import Model
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto, ValueInfoProto
 
 _LONG = 40  # letters of an operation's name
+_RUNTIME = "onnxruntime"
 
 
 def load_onnx(path: str | Path, *, check: bool = True) -> Network:
@@ -66,8 +67,8 @@ def read_model(path: str | Path, *, inputs: int | None = None, deadline: Deadlin
             try:
                 network, ports = _read(file, shapes, deadline)
                 original = original or Replay(file)
-                check_agreement(network, original, "onnxruntime", f"'{path}'", deadline=deadline)
-                return Model(network, original, str(path), ports)
+                check_agreement(network, original, _RUNTIME, f"'{path}'", deadline=deadline)
+                return Model(network, original, str(path), ports, _RUNTIME)
             except NetworkError as error:
                 refused.append(error)
         raise refused[0]
@@ -146,7 +147,7 @@ def _shape_text(value: "ValueInfoProto") -> str:
 
 def check_against_onnxruntime(network: Network, path: str | Path) -> None:
     """Raise `NetworkError` if the network differs from the file, run by onnxruntime at a few fixed points."""
-    check_agreement(network, replay(path), "onnxruntime", f"'{path}'")
+    check_agreement(network, replay(path), _RUNTIME, f"'{path}'")
 
 
 # ---- the inputs

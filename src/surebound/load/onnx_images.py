@@ -1,5 +1,6 @@
 """ONNX operations that make images larger or smaller: ConvTranspose, Resize and Upsample."""
 
+from fractions import Fraction
 from math import floor
 
 import numpy as np
@@ -44,7 +45,8 @@ def _resize(call: Call) -> Value:
     changed = {}
     for axis, number in zip(axes, given.reshape(-1).tolist(), strict=True):
         before = call.x.shape[axis]
-        scale, after = (number / before, int(number)) if given is sizes else (number, floor(before * number))
+        scale = Fraction(number, before) if given is sizes else Fraction(number)
+        after = floor(before * scale)
         changed[axis] = Axis(before=before, after=after, scale=scale, coordinates=coordinates)
     rounding = a.get("nearest_mode", b"round_prefer_floor").decode()
     return call.algebra.resize(call.x, changed, a.get("mode", b"nearest").decode(), rounding)
@@ -56,7 +58,7 @@ def _upsample(call: Call) -> Value:
         raise NetworkError(f"scales for {0 if listed is None else listed.size} axes; expected {len(call.x.shape)}")
     changed = {
         axis: Axis(before=n, after=floor(n * scale), scale=scale, coordinates="asymmetric")
-        for axis, (n, scale) in enumerate(zip(call.x.shape, listed.reshape(-1).tolist(), strict=True))
+        for axis, (n, scale) in enumerate(zip(call.x.shape, map(Fraction, listed.reshape(-1).tolist()), strict=True))
     }
     return call.algebra.resize(call.x, changed, call.attributes.get("mode", b"nearest").decode(), "floor")
 

@@ -1,6 +1,12 @@
-"""Resizing images: which elements an output reads along an axis, and how much of each."""
+"""Resizing images: which elements an output reads along an axis, and how much of each.
+
+Positions are rational numbers and computed as such, over one denominator: an output is then so many parts of its
+neighbours, divided by a whole number, and nothing is rounded here.
+"""
 
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +16,9 @@ from surebound.errors import UnsupportedOpError
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
+_PARTS = 2**53  # up to here float64 holds every whole number
+_WHOLE = 2**61  # and int64, also of its double
+
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
@@ -17,43 +26,57 @@ class Axis:
 
     before: int
     after: int
-    scale: float
+    scale: Fraction
     coordinates: str = "half_pixel"
 
-    def positions(self) -> NDArray[np.float64]:
-        """Where each output lies among the inputs, as ONNX defines it. # (after,)"""
-        x = np.arange(self.after, dtype=np.float64)
+    def positions(self) -> tuple[NDArray[Any], int]:
+        """Where each output lies among the inputs, as ONNX defines it: numerators # (after,) and their denominator."""
+        first, step, denominator = self._line()
+        large = max(abs(first), abs(first + step * self.after), denominator * self.before) >= _WHOLE
+        return first + step * np.arange(self.after).astype(object if large else np.int64), denominator
+
+    def _line(self) -> tuple[int, int, int]:
+        """Output k lies at (first + k · step) / denominator."""
+        up, down = self.scale.numerator, self.scale.denominator
         if self.coordinates == "half_pixel" or (self.coordinates == "pytorch_half_pixel" and self.after > 1):
-            return (x + 0.5) / self.scale - 0.5
+            return down - up, 2 * down, 2 * up
         if self.coordinates == "pytorch_half_pixel":
-            return np.zeros(1)
+            return 0, 0, 1
         if self.coordinates == "align_corners":
-            return x * (self.before - 1) / (self.after - 1) if self.after > 1 else np.zeros(1)
+            return 0, self.before - 1, max(self.after - 1, 1)
         if self.coordinates == "asymmetric":
-            return x / self.scale
+            return 0, down, up
         raise UnsupportedOpError(
             f"coordinates of the kind '{self.coordinates}' are not supported; expected one of {', '.join(COORDINATES)}"
         )
 
     def nearest(self, mode: str) -> NDArray[np.int64]:
         """The element that each output is. # (after,)"""
-        x = self.positions()
+        x, whole = self.positions()
         if mode not in NEAREST:
             raise UnsupportedOpError(f"rounding by '{mode}' is not supported; expected one of {', '.join(NEAREST)}")
         rounded = {
-            "round_prefer_floor": lambda: np.ceil(x - 0.5),
-            "round_prefer_ceil": lambda: np.floor(x + 0.5),
-            "floor": lambda: np.floor(x),
-            "ceil": lambda: np.ceil(x),
+            "round_prefer_floor": lambda: -((whole - 2 * x) // (2 * whole)),
+            "round_prefer_ceil": lambda: (2 * x + whole) // (2 * whole),
+            "floor": lambda: x // whole,
+            "ceil": lambda: -(-x // whole),
         }[mode]()
-        return np.clip(rounded, 0, self.before - 1).astype(np.int64)
+        return np.asarray(np.clip(rounded, 0, self.before - 1), dtype=np.int64)
 
-    def linear(self) -> NDArray[np.float64]:
-        """What each output has of its two neighbours. # (after, before)"""
-        x = np.clip(self.positions(), 0, self.before - 1)
-        left = np.floor(x).astype(np.int64)
-        right, share = np.minimum(left + 1, self.before - 1), x - left
+    def linear(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """How many parts each output has of its two neighbours, and what they are divided by.
+
+        # (after, before), (after,)
+        """
+        x, whole = self.positions()
+        if whole >= _PARTS:
+            raise UnsupportedOpError(f"resizing an axis by {self.scale} is not supported; expected a float32")
+        x = np.clip(x, 0, (self.before - 1) * whole)
+        left, common = (x // whole).astype(np.int64), np.gcd(x, whole)
+        right = np.minimum(left + 1, self.before - 1)
+        share, parts = ((n // common).astype(np.int64) for n in (x % whole, np.full_like(x, whole)))
         matrix = np.zeros((self.after, self.before))
-        np.add.at(matrix, (np.arange(self.after), left), 1.0 - share)
+        np.add.at(matrix, (np.arange(self.after), left), parts - share)
         np.add.at(matrix, (np.arange(self.after), right), share)
-        return matrix
+        halved = (parts & (parts - 1)) == 0  # by a power of two, which rounds nothing
+        return matrix / np.where(halved, parts, 1)[:, None], np.where(halved, 1, parts).astype(np.float64)

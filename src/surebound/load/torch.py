@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from surebound.errors import NetworkError, UnsupportedOpError, UsageError
-from surebound.load.agreement import check_agreement
 from surebound.load.algebra import Algebra, Data
 from surebound.load.ends import begin, end
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Values, shape_of
 from surebound.load.torch_trace import expect_module, trace
+from surebound.network.agreement import check_agreement
 from surebound.network.graph import Network
 from surebound.network.model import Model, Replay
 from surebound.network.op import Shape
@@ -50,7 +50,7 @@ def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = Tr
     replay, name = replay_module(module, input_shape), type(module).__name__
     if check:
         check_agreement(network, replay, "torch", f"module {name}")
-    return Model(network, replay, name, ports)
+    return Model(network, replay, name, ports, "torch" if check else "")
 
 
 def _read(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
@@ -177,6 +177,10 @@ class Interpreter:
         name = _label(target)
         if (not _has_data(args) and not _has_data(kwargs)) or (name == "getitem" and not isinstance(args[0], Data)):
             return _plain(node, args, kwargs)
+        if node.op == "call_function" and not _is_torchs(target):
+            raise UnsupportedOpError(
+                "a function of your own is recorded as one call; expected torch's, without fx.wrap"
+            )
         if node.op == "call_method" and name in ("size", "dim"):
             shape = torch.Size(shape_of(args[0]))
             return len(shape) if name == "dim" else shape if len(args) == 1 else shape[args[1]]
@@ -217,6 +221,11 @@ def _label(target: Any) -> str:
     """A function's or method's name: relu for F.relu, torch.relu and Tensor.relu_."""
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     return str(name).rstrip("_")
+
+
+def _is_torchs(function: Any) -> bool:
+    """Whether a function is torch's or Python's own, and not just called like one of theirs."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] in ("torch", "_operator", "builtins")
 
 
 def _property(x: Data, name: str) -> Any:

@@ -8,6 +8,7 @@ float32 module, and what an ONNX export of it stores.
 """
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from math import log
 from typing import Any
 
@@ -17,10 +18,10 @@ from torch import Tensor
 from surebound.errors import UnsupportedOpError
 from surebound.load.algebra import Algebra, Array, Data, Value
 from surebound.load.resize import Axis
+from surebound.load.torch_calls import average_pool_window, conv_window, max_pool_window, per_axis
 from surebound.network import ACTIVATIONS
 from surebound.network.activation import Activation
 from surebound.network.activations import CUBE, GELU, GELU_TANH, SOFTPLUS, SQUARE
-from surebound.network.build import Pads
 from surebound.network.op import Shape
 
 Values = dict[str, Callable[..., Any]]
@@ -40,16 +41,6 @@ def _array(value: Any) -> Array:
 
 def _value(value: Any) -> Value:
     return value if isinstance(value, Data) else _array(value)
-
-
-def _tuple(value: Any, axes: int) -> Shape:
-    return (int(value),) * axes if isinstance(value, int) else tuple(int(v) for v in value)
-
-
-def _window(kernel: Any, stride: Any, padding: Any, axes: int) -> tuple[Shape, Shape, list[tuple[int, int]]]:
-    """A pool's kernel, steps (the kernel itself if there is no stride) and pads, one entry for each axis."""
-    size = _tuple(kernel, axes)
-    return size, _tuple(stride, axes) if stride else size, [(p, p) for p in _tuple(padding, axes)]
 
 
 # ---- functions
@@ -227,28 +218,10 @@ def _matmul(a: Algebra, input: Any, other: Any) -> Data:
     return a.matmul(_value(input), _value(other))
 
 
-def conv(axes: int) -> Callable[..., Data]:
-    def handler(
-        a: Algebra,
-        input: Data,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Data:
-        spread = _tuple(dilation, axes)
-        pads: Pads
-        if padding == "same":
-            reach = [d * (k - 1) for d, k in zip(spread, weight.shape[2:], strict=True)]
-            pads = [(r // 2, r - r // 2) for r in reach]
-        else:
-            pads = [(p, p) for p in _tuple(0 if padding == "valid" else padding, axes)]
-        b = None if bias is None else _array(bias)
-        return a.conv(input, _array(weight), b, _tuple(stride, axes), pads, spread, groups)
-
-    return handler
+def conv(a: Algebra, input: Data, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Data:
+    w = conv_window(weight, *args, **kwargs)
+    b = None if bias is None else _array(bias)
+    return a.conv(input, _array(weight), b, w.stride, w.pads, w.dilation, w.groups)
 
 
 def conv_transpose(axes: int) -> Callable[..., Data]:
@@ -263,9 +236,9 @@ def conv_transpose(axes: int) -> Callable[..., Data]:
         groups: int = 1,
         dilation: Any = 1,
     ) -> Data:
-        pads = [(p, p) for p in _tuple(padding, axes)]
+        pads = [(p, p) for p in per_axis(padding, axes)]
         b = None if bias is None else _array(bias)
-        steps, spread, extra = (_tuple(v, axes) for v in (stride, dilation, output_padding))
+        steps, spread, extra = (per_axis(v, axes) for v in (stride, dilation, output_padding))
         return a.conv_transpose(input, _array(weight), b, steps, pads, spread, groups, extra)
 
     return handler
@@ -286,15 +259,14 @@ def interpolate(
         raise UnsupportedOpError(f"resizing by '{mode}' is not supported; expected nearest, linear or bilinear")
     axes, lengths = len(input.shape) - 2, input.shape[2:]
     if size is not None:
-        after = _tuple(size, axes)
-        scales = tuple(n / m for n, m in zip(after, lengths, strict=True))
+        after = per_axis(size, axes)
     else:
-        scales = (
-            tuple(map(float, scale_factor)) if isinstance(scale_factor, list | tuple) else (float(scale_factor),) * axes
-        )
-        after = tuple(int(m * s) for m, s in zip(lengths, scales, strict=True))
-        if recompute_scale_factor:
-            scales = tuple(n / m for n, m in zip(after, lengths, strict=True))
+        factors = scale_factor if isinstance(scale_factor, list | tuple) else (scale_factor,) * axes
+        after = tuple(int(m * s) for m, s in zip(lengths, map(float, factors), strict=True))
+    if size is not None or recompute_scale_factor:
+        scales = tuple(Fraction(n, m) for n, m in zip(after, lengths, strict=True))
+    else:  # which place is nearest shows whether a number was rounded, and torch does not
+        scales = tuple(Fraction(float(s if mode == "nearest" else np.float32(s))) for s in factors)
     coordinates = "align_corners" if align_corners else "half_pixel"
     changed = {
         axis: Axis(before=m, after=n, scale=s, coordinates="asymmetric" if mode == "nearest" else coordinates)
@@ -310,39 +282,17 @@ def _where(a: Algebra, condition: Any, input: Any, other: Any) -> Data:
 
 
 def max_pool(axes: int) -> Callable[..., Data]:
-    def handler(
-        a: Algebra,
-        input: Data,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Data:
-        if return_indices:
-            raise UnsupportedOpError("a pool that returns indices is not supported; expected return_indices=False")
-        kernel, steps, pads = _window(kernel_size, stride, padding, axes)
-        return a.max_pool(input, kernel, steps, pads, _tuple(dilation, axes), ceil_mode)
+    def handler(a: Algebra, input: Data, *args: Any, **kwargs: Any) -> Data:
+        w = max_pool_window(axes, *args, **kwargs)
+        return a.max_pool(input, w.kernel, w.stride, w.pads, w.dilation, w.ceil_mode)
 
     return handler
 
 
 def average_pool(axes: int) -> Callable[..., Data]:
-    def handler(
-        a: Algebra,
-        input: Data,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Data:
-        if divisor_override is not None:
-            raise UnsupportedOpError("a pool with its own divisor is not supported; expected divisor_override=None")
-        kernel, steps, pads = _window(kernel_size, stride, padding, axes)
-        return a.average_pool(input, kernel, steps, pads, (1,) * axes, ceil_mode, count_include_pad)
+    def handler(a: Algebra, input: Data, *args: Any, **kwargs: Any) -> Data:
+        w = average_pool_window(axes, *args, **kwargs)
+        return a.average_pool(input, w.kernel, w.stride, w.pads, w.dilation, w.ceil_mode, w.count_include_pad)
 
     return handler
 
@@ -412,8 +362,8 @@ FUNCTIONS: Values = {
     "clamp": clamp,
     "clip": clamp,
     "concat": _cat,
-    "conv1d": conv(1),
-    "conv2d": conv(2),
+    "conv1d": conv,
+    "conv2d": conv,
     "conv_transpose1d": conv_transpose(1),
     "conv_transpose2d": conv_transpose(2),
     "div": _div,

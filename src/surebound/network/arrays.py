@@ -81,7 +81,7 @@ def library(x: object) -> Library:
 
 
 def zeros(like: "Tensor", *shape: int) -> "Tensor":
-    """Of the type and on the device of `like`."""
+    """Zeros of the type of `like`, on its device."""
     return np.zeros(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_zeros(shape)
 
 

@@ -46,7 +46,7 @@ def real(value: Real) -> Numbers:
 
 
 def _float64(value: Real) -> NDArray[np.float64]:
-    """Of a tensor too, of any type and on any device, whether or not it requires gradients."""
+    """A number or an array as float64. Takes tensors, too: of any type, on any device, with gradients or without."""
     numbers: Any = value
     return numbers.detach().cpu().double().numpy() if hasattr(numbers, "detach") else np.array(numbers, np.float64)
 

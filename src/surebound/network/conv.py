@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from surebound.network.arrays import Lazy, library
-from surebound.network.convolve import convolved, transposed
+from surebound.network.convolve import Kernel, convolved, transposed
 from surebound.network.op import Shape
 
 if TYPE_CHECKING:
@@ -24,32 +24,17 @@ _CONV = {3: "conv1d", 4: "conv2d"}
 _TRANSPOSED = {3: "conv_transpose1d", 4: "conv_transpose2d"}
 
 
-class Window(Protocol):
-    """How a kernel moves over an image."""
-
-    @property
-    def weight(self) -> Tensor: ...
-    @property
-    def in_shape(self) -> Shape: ...
-    @property
-    def stride(self) -> Shape: ...
-    @property
-    def padding(self) -> Shape: ...
-    @property
-    def dilation(self) -> Shape: ...
-
-
-def _axes(conv: Window) -> Iterator[tuple[int, int, int, int, int]]:
+def _axes(conv: Kernel) -> Iterator[tuple[int, int, int, int, int]]:
     """Size, kernel, stride, padding and dilation of each spatial axis."""
     return zip(conv.in_shape[1:], conv.weight.shape[2:], conv.stride, conv.padding, conv.dilation, strict=True)
 
 
-def windows(conv: Window) -> Shape:
+def windows(conv: Kernel) -> Shape:
     """How many places the kernel has along each axis."""
     return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in _axes(conv))
 
 
-def unseen(conv: Window) -> Shape:
+def unseen(conv: Kernel) -> Shape:
     """How many inputs at the end of each axis no place of the kernel covers: the transpose must put them back."""
     axes = zip(_axes(conv), windows(conv), strict=True)
     return tuple(n - ((o - 1) * s - 2 * p + d * (k - 1) + 1) for (n, k, s, p, d), o in axes)

@@ -138,6 +138,16 @@ class Network:
         return tuple(self.width(k) for k in range(len(self.layers)))
 
     @cached_property
+    def neurons(self) -> int:
+        """The number of neurons of all layers."""
+        return sum(self.widths)
+
+    @cached_property
+    def widest(self) -> int:
+        """The number of elements of the largest node."""
+        return max(size(node.shape) for node in self.nodes)
+
+    @cached_property
     def last_use(self) -> tuple[int, ...]:
         """The last node that reads each node; itself where none does."""
         last = list(range(len(self.nodes)))

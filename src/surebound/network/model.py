@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surebound.network.agreement import compare
 from surebound.network.graph import Network
 from surebound.problem import Port, Ports, Property
 
@@ -22,6 +23,7 @@ class Model:
     replay: Replay
     source: str
     named: Ports | None = None  # the inputs and outputs of the original; None: one of each
+    runtime: str = ""  # what runs the original, if the network was read from one
 
     @property
     def ports(self) -> Ports:
@@ -32,6 +34,16 @@ class Model:
     def check_fits(self, problem: Property) -> None:
         """Raise PropertyError unless a property is over such a network."""
         problem.check_fits(inputs=self.network.inputs, outputs=self.network.outputs, ports=self.ports)
+
+    def check_at(self, points: NDArray[np.floating[Any]], where: str) -> None:
+        """Raise NetworkError if the original computes something else there than the network that was read from it.
+
+        # (n, inputs)
+        """
+        if self.runtime:
+            with np.errstate(over="ignore"):
+                rows = points.astype(np.float32)
+            compare(self.network, rows, self.replay, self.runtime, f"'{self.source}'", where=where, inner=True)
 
     def tensors(self, device: str = "cpu") -> "Model":
         """The same over torch's tensors on a device."""

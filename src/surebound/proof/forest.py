@@ -23,6 +23,7 @@ class Leaves:
     alpha: Array  # (leaves, neurons)
     beta: Array  # (leaves, neurons)
     pi: Array | None = None  # (leaves, rows); None: every tree is about one row
+    planes: bool = False  # whether they were bounded with planes
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,4 +190,6 @@ def _packed(leaves: Leaves) -> dict[str, Array]:
     found = {"alpha": alpha, "beta": leaves.beta}
     if leaves.pi is not None:
         found["pi"] = leaves.pi
+    if leaves.planes:
+        found["planes"] = np.zeros((len(alpha), 0), np.uint8)  # that it is there says all
     return found

@@ -1,7 +1,8 @@
 """What is written down while a property is verified, box by box: claims about layers, then trees that prove regions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds.form import Form
+from surebound.bounds.planes import Planes
 from surebound.bounds.witness import GRID, LINES, Ends, Lines, Reason, Witness
+from surebound.check.file import MEMBER
 from surebound.network.arrays import to_numpy
 from surebound.network.graph import Network
 from surebound.proof import ROOM
@@ -18,6 +21,7 @@ from surebound.proof.forest import Forest
 
 Array = NDArray[Any]
 _FAR = 1e30  # as good as no bound
+NONE: Mapping[str, Array] = MappingProxyType({})
 ROOM32 = 1e-5  # the same after a float32 pass, whose slopes are rounded, too
 
 
@@ -53,12 +57,34 @@ class BoxRecord(Witness):
         self.steps: list[Step] = []
         self._layer = -1
         self._claims: dict[Lines, list[_Claims]] = {}  # of the present layer
-        self.starts = np.cumsum([0, *network.widths])
+        self.starts, self._inputs = np.cumsum([0, *network.widths]), network.inputs
 
     def neurons(self, form: Form) -> Array:
         """The numbers, in the whole network, of a form's neurons."""
         parts = [start + to_numpy(index) for start, index in zip(self.starts, form.indices, strict=False)]
         return np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def sayable(self, form: Form) -> bool:
+        """Whether planes above all of a form's neurons would be read."""
+        counts = [len(index) for index in form.indices]
+        numbers = max((n * (self._inputs + int(at)) for n, at in zip(counts, self.starts, strict=False)), default=0)
+        return 4 * numbers <= MEMBER
+
+    def planes(self, form: Form, planes: Sequence[Planes]) -> dict[str, Array]:
+        """Members that say planes over a form's columns in the numbers of the network."""
+        folded = form.folded()
+        assert folded is not None
+        columns = np.concatenate([to_numpy(folded.free), self._inputs + self.neurons(form)])
+        members: dict[str, Array] = {}
+        for k, (index, plane) in enumerate(zip(form.indices, planes, strict=True)):
+            if not len(index):
+                continue
+            weight = np.zeros((len(index), self._inputs + self.starts[k]), np.float32)
+            weight[:, columns[: plane.weight.shape[1]]] = to_numpy(plane.weight)
+            members[f"p{k}/neuron"] = to_numpy(index).astype(np.int32)
+            members[f"p{k}/kappa"] = to_numpy(plane.kappa).astype(np.float32)
+            members[f"p{k}/weight"] = weight
+        return members
 
     # ---- layers
 
@@ -137,11 +163,12 @@ class BoxRecord(Witness):
         about = {"kind": "region", "box": self.box, "region": region, "lines": lines}
         self.steps.append(Step(about, chunk=chunk))
 
-    def by_tree(self, region: int, rows: int, forest: Forest, root: int) -> None:
-        """A region proved by a tree over neurons."""
+    def by_tree(self, region: int, rows: int, forest: Forest, root: int, planes: Mapping[str, Array] = NONE) -> None:
+        """A region proved by a tree over neurons, some of whose leaves may need planes."""
         self._flush()
         about = {"kind": "region", "box": self.box, "region": region, "lines": "stored"}
-        self.steps.append(Step(about, {"free": forest.neurons.astype(np.int32)}, forest=forest, root=root, rows=rows))
+        members = {"free": forest.neurons.astype(np.int32), **planes}
+        self.steps.append(Step(about, members, forest=forest, root=root, rows=rows))
 
     def by_boxes(self, region: int, forest: Forest, root: int) -> None:
         """A region proved by a tree over parts of its box."""

@@ -6,12 +6,12 @@ from itertools import groupby
 from math import isfinite, log10, nan
 
 
-def percent(share: float, digits: int = 1) -> str:
+def percent(share: float) -> str:
     """
     >>> percent(0.61974)
     '62.0\\u202f%'
     """
-    return f"{100 * share:.{digits}f}\u202f%"
+    return f"{100 * share:.1f}\u202f%"
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from surebound.evaluate.store import Store
 from surebound.report.tables import branching, branching_markdown, by_search
 from surebound.reproduce.experiment import (
-    Plan,
+    Request,
     Summary,
     check,
     cores,
@@ -21,7 +21,7 @@ from surebound.reproduce.job import Job
 from surebound.reproduce.jobs import JobEnded, OnStatus, run_jobs
 from surebound.reproduce.lock import locked
 from surebound.reproduce.place import Place
-from surebound.reproduce.scales import NETWORKS, PROFILES, RULES, Cell
+from surebound.reproduce.scales import NETWORKS, PROFILES, RULES, Training
 
 if TYPE_CHECKING:
     from surebound.data.dataset import Dataset
@@ -33,15 +33,15 @@ _TIMING = (
 )
 
 
-def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
+def reproduce_branching(request: Request, on_status: OnStatus) -> Summary:
     """Train what is missing, verify what is missing with every rule, and write the table."""
-    place, failures = plan.place, list[str]()
-    searches = PROFILES if plan.search is None else (plan.search,)
-    cells = [Cell(s, m) for s, m in NETWORKS if s in plan.settings and m in plan.methods]
+    place, failures = request.place, list[str]()
+    searches = PROFILES if request.search is None else (request.search,)
+    trainings = [Training(s, m) for s, m in NETWORKS if s in request.settings and m in request.methods]
     dataset = check(place)
     with locked(place.path) as lock:
-        refuse(place, "branching", taken=not plan.resume and place.store("branching").exists())
-        missing = [Job(kind="train", cell=cell) for cell in cells if not place.trained(cell)]
+        refuse(place, "branching", taken=not request.resume and place.store("branching").exists())
+        missing = [Job(kind="train", training=training) for training in trainings if not place.trained(training)]
 
         def then(ended: JobEnded) -> Sequence[Job]:
             if ended.result is None:
@@ -49,11 +49,11 @@ def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
             return ()
 
         if missing:
-            run_jobs(engine(plan, lock, cores()), place, missing, then=then, total=len(missing), on_status=on_status)
-        trained = [cell for cell in cells if place.trained(cell)]
+            run_jobs(engine(request, lock, cores()), place, missing, then=then, total=len(missing), on_status=on_status)
+        trained = [training for training in trainings if place.trained(training)]
         jobs = [job for search in searches for job in _jobs(place, trained, dataset, search)]
         del dataset
-        run_jobs(engine(plan, lock, 1), place, jobs, then=then, total=len(jobs), on_status=on_status)
+        run_jobs(engine(request, lock, 1), place, jobs, then=then, total=len(jobs), on_status=on_status)
         with Store(place.store("branching"), readonly=True) as store:
             rows = by_search(branching(store)) or {search: [] for search in searches}
         tables = {search: branching_markdown(part) for search, part in rows.items()}
@@ -63,15 +63,15 @@ def reproduce_branching(plan: Plan, on_status: OnStatus) -> Summary:
     return Summary(markdown=text, files=files, failures=tuple(failures))
 
 
-def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset", search: str) -> list[Job]:
+def _jobs(place: Place, trainings: Sequence[Training], dataset: "Dataset", search: str) -> list[Job]:
     """Every image of every network that some rule has not been tried on."""
     from surebound.evaluate.certifying import expect_same_data
     from surebound.reproduce.perform import branching_task
 
     jobs = []
     with Store(place.store("branching")) as store:
-        for cell in cells:
-            tasks = {rule: branching_task(place, cell, dataset, rule, search) for rule in RULES}
+        for training in trainings:
+            tasks = {rule: branching_task(place, training, dataset, rule, search) for rule in RULES}
             described = {rule: task.describe() for rule, task in tasks.items()}
             for run in described.values():
                 expect_same_data(store, run)
@@ -81,5 +81,7 @@ def _jobs(place: Place, cells: Sequence[Cell], dataset: "Dataset", search: str) 
                 left = {rule: run for rule, run in runs.items() if image not in done[rule]}
                 if left:
                     first = image % len(RULES)
-                    jobs.append(Job(kind="branch", cell=cell, image=image, first=first, runs=left, search=search))
+                    jobs.append(
+                        Job(kind="branch", training=training, image=image, first=first, runs=left, search=search)
+                    )
     return jobs

@@ -1,4 +1,4 @@
-"""What both experiments share: a plan, checks before any work, and what comes out."""
+"""What both experiments share: a request, checks before any work, and what comes out."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from surebound.files import replacing
 from surebound.report.tables import SEARCHES
 from surebound.reproduce.jobs import LOG, JobEnded
 from surebound.reproduce.place import Place
-from surebound.reproduce.scales import METHODS, SETTINGS, Cell, Scale
+from surebound.reproduce.scales import METHODS, SETTINGS, Scale, Training
 from surebound.work import Engine, choose
 from surebound.work.processes import Processes
 
@@ -23,7 +23,7 @@ _TITLES = {"table1": "Table 1", "branching": "Branching"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Request:
     """What to reproduce."""
 
     place: Place
@@ -51,15 +51,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def engine(plan: Plan, lock: int, default: int) -> Engine:
+def engine(request: Request, lock: int, default: int) -> Engine:
     """Who does the work. Processes inherit the lock of the folder, which is free only when the last one has ended."""
-    if plan.cluster is not None or plan.resources is not None:
-        return choose(workers=plan.workers, cluster=plan.cluster, resources=plan.resources)
-    return Processes(plan.workers or default, log=plan.place.path / LOG, keep=(lock,))
+    if request.cluster is not None or request.resources is not None:
+        return choose(workers=request.workers, cluster=request.cluster, resources=request.resources)
+    return Processes(request.workers or default, log=request.place.path / LOG, keep=(lock,))
 
 
 def refuse(place: Place, experiment: str, *, taken: bool) -> None:
-    """An error if there are results already."""
+    """Raise UsageError if there are results already."""
     if taken:
         raise UsageError(
             f"'{place.out}' already holds results of {experiment}; "
@@ -68,7 +68,7 @@ def refuse(place: Place, experiment: str, *, taken: bool) -> None:
 
 
 def check(place: Place) -> "Dataset":
-    """The images, after everything was tried that a training would only complain about later."""
+    """The images. Raises now what a training would only complain about later."""
     from surebound.bounds.device import expect_usable
     from surebound.data import load_dataset
 
@@ -116,11 +116,11 @@ def settle(path: Path) -> None:
         pass
 
 
-def table1_cells(plan: Plan) -> list[Cell]:
+def table1_trainings(request: Request) -> list[Training]:
     """All trainings of table 1: every method and radius with the first seed, then with the next."""
     return [
-        Cell(setting, method, seed)
-        for seed in plan.place.scale.seeds
-        for method in plan.methods
-        for setting in plan.settings
+        Training(setting, method, seed)
+        for seed in request.place.scale.seeds
+        for method in request.methods
+        for setting in request.settings
     ]

@@ -3,17 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from surebound.reproduce.scales import Cell
+from surebound.reproduce.scales import Training
 
 Kind = Literal["train", "try", "certify", "branch"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """One piece of work on one cell; a certification is handed out image by image."""
+    """One piece of work on one training; a certification is handed out image by image."""
 
     kind: Kind
-    cell: Cell
+    training: Training
     search: str = "default"  # the verifier's profile
     steps: int = 0  # of a trial
     image: int = 0  # to branch on
@@ -23,10 +23,10 @@ class Job:
     def __str__(self) -> str:
         match self.kind:
             case "train":
-                return f"training {self.cell}"
+                return f"training {self.training}"
             case "try":
-                return f"trying {self.cell}"
+                return f"trying {self.training}"
             case "certify":
-                return f"certifying {self.cell}"
+                return f"certifying {self.training}"
             case "branch":
-                return f"branching on {self.cell}, image {self.image}, search {self.search}"
+                return f"branching on {self.training}, image {self.image}, search {self.search}"

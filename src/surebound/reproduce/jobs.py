@@ -141,11 +141,13 @@ class _Jobs:
                 self._desk.add(job, rank=(active.number,), grace=GRACE if job.kind in ("train", "try") else 0.0)
 
     def _begin_certifying(self, active: _Active) -> None:
-        cell, place = active.job.cell, self._place
+        training, place = active.job.training, self._place
         try:
-            seconds = place.training_seconds(cell)
-            notes = place.notes("table1", cell, method=cell.method, seed=cell.seed, training_seconds=seconds)
-            task = table1_task(place, cell, self._dataset, active.job.search, notes)
+            seconds = place.training_seconds(training)
+            notes = place.notes(
+                "table1", training, method=training.method, seed=training.seed, training_seconds=seconds
+            )
+            task = table1_task(place, training, self._dataset, active.job.search, notes)
             active.certifying = Certifying(task, load_model(task.file), self._stores["table1"], resume=True)
             self._go_on(active, active.certifying.begin(self._pool.slots))
         except SureboundError as error:

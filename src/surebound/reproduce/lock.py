@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from surebound.errors import UsageError
-from surebound.files import claim
+from surebound.errors import UsageError, reason
+from surebound.files import claim, make_folder
 
 PATIENCE = 30.0  # seconds to wait: the workers of a killed reproduction end within less
 
@@ -15,11 +15,11 @@ PATIENCE = 30.0  # seconds to wait: the workers of a killed reproduction end wit
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
     """Hold the folder. Processes that inherit the descriptor hold it, too, so that it is free once all have ended."""
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         handle = _patiently(folder)
     except OSError as error:
-        raise UsageError(f"cannot use the folder '{folder}': {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"cannot use the folder '{folder}': {reason(error)}") from error
     try:
         yield handle
     finally:

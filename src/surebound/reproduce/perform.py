@@ -18,7 +18,7 @@ from surebound.load.onnx import load_model
 from surebound.load.portable import PortableNetwork
 from surebound.reproduce.job import Job
 from surebound.reproduce.place import Place
-from surebound.reproduce.scales import RULES, Cell
+from surebound.reproduce.scales import RULES, Training
 from surebound.train.loop import TrainProgress
 from surebound.train.run import run
 from surebound.work import Call, Do
@@ -85,16 +85,16 @@ class Performer:
             return self._certify(part, call)
         match part.kind:
             case "train":
-                return self._train(part.cell, call)
+                return self._train(part.training, call)
             case "try":
-                return self._try(part.cell, part.steps, call)
+                return self._try(part.training, part.steps, call)
             case "branch":
                 self._bench = self._bench or _Bench(self._place, self.dataset)
                 return self._bench.compare(part)
             case "certify":
                 raise TypeError("a certification is done in pieces")
 
-    def _train(self, cell: Cell, call: Call) -> dict[str, Any]:
+    def _train(self, training: Training, call: Call) -> dict[str, Any]:
         said = time.monotonic()
 
         def report(progress: TrainProgress) -> None:
@@ -107,8 +107,8 @@ class Performer:
 
         try:
             result = run(
-                self._place.config(cell),
-                self._place.folder(cell),
+                self._place.config(training),
+                self._place.folder(training),
                 dataset=self.dataset,
                 resume=True,
                 on_progress=report,
@@ -117,11 +117,11 @@ class Performer:
             raise StoppedError from None
         assert result.validation is not None
         shares = {name: getattr(result.validation, name) for name in ("standard", "pgd", "ibp")}
-        return {"seconds": self._place.training_seconds(cell), **shares}
+        return {"seconds": self._place.training_seconds(training), **shares}
 
-    def _try(self, cell: Cell, steps: int, call: Call) -> dict[str, Any]:
+    def _try(self, training: Training, steps: int, call: Call) -> dict[str, Any]:
         """The first steps of a training, in a folder that whoever asked throws away."""
-        config = self._place.config(cell)
+        config = self._place.config(training)
         config = replace(config, validation=replace(config.validation, images=_TRIAL_IMAGES))
         times: list[float] = []
         last: TrainProgress | None = None
@@ -136,7 +136,7 @@ class Performer:
 
         begin = time.monotonic()
         try:
-            run(config, self._place.trials / cell.folder, dataset=self.dataset, on_progress=report)
+            run(config, self._place.trials / training.folder, dataset=self.dataset, on_progress=report)
         except KeyboardInterrupt:
             if call.stopping():
                 raise StoppedError from None
@@ -148,8 +148,8 @@ class Performer:
     def _certify(self, piece: Piece, call: Call) -> Answer:
         """Some images of a network, which is kept for the next ones."""
         job = piece.job
-        if self._images is None or (self._images[0].cell, self._images[0].search) != (job.cell, job.search):
-            task = table1_task(self._place, job.cell, self.dataset, job.search, {})
+        if self._images is None or (self._images[0].training, self._images[0].search) != (job.training, job.search):
+            task = table1_task(self._place, job.training, self.dataset, job.search, {})
             setup = CertifySetup(
                 network=PortableNetwork(task.file),
                 eps=task.eps,
@@ -170,12 +170,12 @@ def _settings(place: Place, search: str, **more: Any) -> Settings:
     return Settings(search=search, **more)
 
 
-def table1_task(place: Place, cell: Cell, dataset: "Dataset", search: str, notes: Mapping[str, Any]) -> Task:
+def table1_task(place: Place, training: Training, dataset: "Dataset", search: str, notes: Mapping[str, Any]) -> Task:
     """How a network is certified for table 1."""
     return Task(
-        model=place.folder(cell),
+        model=place.folder(training),
         dataset=dataset,
-        eps=cell.eps,
+        eps=training.eps,
         images=range(min(place.scale.images, len(dataset.test))),
         settings=_settings(place, search, timeout=place.scale.timeout, branching="upb"),
         notes=notes,
@@ -183,15 +183,15 @@ def table1_task(place: Place, cell: Cell, dataset: "Dataset", search: str, notes
     )
 
 
-def branching_task(place: Place, cell: Cell, dataset: "Dataset", rule: str, search: str) -> Task:
+def branching_task(place: Place, training: Training, dataset: "Dataset", rule: str, search: str) -> Task:
     """How a network is verified with a branching rule and a profile."""
     return Task(
-        model=place.folder(cell),
+        model=place.folder(training),
         dataset=dataset,
-        eps=cell.eps,
+        eps=training.eps,
         images=range(min(place.scale.branching_images, len(dataset.test))),
         settings=_settings(place, search, timeout=place.scale.branching_timeout, branching=rule, early_stop=False),
-        notes=place.notes("branching", cell, network=cell.method, branching=rule),
+        notes=place.notes("branching", training, network=training.method, branching=rule),
         command=place.command,
     )
 
@@ -202,7 +202,7 @@ class _Bench:
 
     def __init__(self, place: Place, dataset: "Dataset") -> None:
         self._place, self._dataset = place, dataset
-        self._subject: tuple[tuple[Cell, str], Task, Certifier] | None = None
+        self._subject: tuple[tuple[Training, str], Task, Certifier] | None = None
         self._warm = False
 
     def compare(self, job: Job) -> dict[str, Row]:
@@ -211,8 +211,8 @@ class _Bench:
         What happens before the search is done once and counts for every rule. Who goes first changes from image to
         image, so that whatever else the machine does falls on all rules alike.
         """
-        if self._subject is None or self._subject[0] != (job.cell, job.search):
-            self._subject = self._load(job.cell, job.search)
+        if self._subject is None or self._subject[0] != (job.training, job.search):
+            self._subject = self._load(job.training, job.search)
         _, task, certifier = self._subject
         sample = task.samples[job.image]
         rows, open_ = certifier.screen([sample])
@@ -224,9 +224,9 @@ class _Bench:
             if rule in job.runs
         }
 
-    def _load(self, cell: Cell, search: str) -> tuple[tuple[Cell, str], Task, Certifier]:
-        task = branching_task(self._place, cell, self._dataset, RULES[0], search)
-        return (cell, search), task, Certifier(load_model(task.file), cell.eps, task.settings)
+    def _load(self, training: Training, search: str) -> tuple[tuple[Training, str], Task, Certifier]:
+        task = branching_task(self._place, training, self._dataset, RULES[0], search)
+        return (training, search), task, Certifier(load_model(task.file), training.eps, task.settings)
 
     def _warm_up(self, certifier: Certifier, sample: Sample, left: Open) -> None:
         """The first search of a process also imports and allocates, which is no rule's fault."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surebound.errors import UsageError
-from surebound.reproduce.scales import SCALES, Cell, Scale
+from surebound.reproduce.scales import SCALES, Scale, Training
 
 if TYPE_CHECKING:
     from surebound.train.config import TrainConfig
@@ -45,27 +45,27 @@ class Place:
         """The results of an experiment."""
         return self.path / f"{experiment}.sqlite"
 
-    def folder(self, cell: Cell) -> Path:
-        """Where a cell is trained."""
-        return self.path / cell.folder
+    def folder(self, training: Training) -> Path:
+        """Where a training is trained."""
+        return self.path / training.folder
 
-    def config(self, cell: Cell) -> "TrainConfig":
-        """How a cell is trained."""
+    def config(self, training: Training) -> "TrainConfig":
+        """How a training is trained."""
         from surebound.train.config import read_config
 
-        preset, changes = self.scale.training(cell)
+        preset, changes = self.scale.preset_of(training)
         config = read_config(preset, changes)
         return replace(config, run=replace(config.run, device=self.device))
 
-    def trained(self, cell: Cell) -> bool:
-        """Whether the training of a cell has ended; an error if its folder holds another one."""
+    def trained(self, training: Training) -> bool:
+        """Whether a training has ended; an error if its folder holds another one."""
         from surebound.config import read_toml, to_table
         from surebound.train.folder import differences
 
-        folder = self.folder(cell)
+        folder = self.folder(training)
         if not (folder / "config.toml").exists():
             return False
-        found = differences(read_toml(folder / "config.toml"), to_table(self.config(cell)))
+        found = differences(read_toml(folder / "config.toml"), to_table(self.config(training)))
         if found := [name for name in found if not name.startswith("run.")]:
             raise UsageError(
                 f"'{folder}' holds a training that is not of scale {self.scale.name} (it differs in "
@@ -73,20 +73,20 @@ class Place:
             )
         return (folder / "model.onnx").exists()
 
-    def training_seconds(self, cell: Cell) -> float:
+    def training_seconds(self, training: Training) -> float:
         """How long a training took, over all its interruptions."""
         seconds = 0.0
-        for line in (self.folder(cell) / "metrics.jsonl").read_text().splitlines():
+        for line in (self.folder(training) / "metrics.jsonl").read_text().splitlines():
             record = json.loads(line)
             seconds = record.get("seconds", seconds)
         return float(seconds)
 
-    def notes(self, experiment: str, cell: Cell, **more: Any) -> dict[str, Any]:
+    def notes(self, experiment: str, training: Training, **more: Any) -> dict[str, Any]:
         """What the store keeps about a run, for tables."""
-        notes = {"experiment": experiment, "setting": str(cell.eps), **more}
-        return notes | {"scale": self.scale.name, "folder": cell.folder}
+        notes = {"experiment": experiment, "setting": str(training.eps), **more}
+        return notes | {"scale": self.scale.name, "folder": training.folder}
 
 
-def begun(place: Place, cells: Sequence[Cell]) -> bool:
+def begun(place: Place, trainings: Sequence[Training]) -> bool:
     """Whether any of the trainings has begun."""
-    return any((place.folder(cell) / "config.toml").exists() for cell in cells)
+    return any((place.folder(training) / "config.toml").exists() for training in trainings)

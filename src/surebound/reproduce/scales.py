@@ -26,7 +26,7 @@ PAPER_ATTACK = (500, 100, 9)
 
 
 @dataclass(frozen=True)
-class Cell:
+class Training:
     """One training: a radius, a method, a seed."""
 
     setting: str  # a key of SETTINGS
@@ -65,11 +65,13 @@ class Scale:
     differs_table1: tuple[str, ...] = ()
     differs_branching: tuple[str, ...] = ()
 
-    def training(self, cell: Cell) -> tuple[str, tuple[str, ...]]:
+    def preset_of(self, training: Training) -> tuple[str, tuple[str, ...]]:
         """The preset of a training, and the settings to change in it."""
-        changes = (f"seed={cell.seed}", *self.changes, *self.changes_of.get(cell.method, ()))
-        eps = SETTINGS[cell.setting]
-        return self.preset.format(setting=cell.setting, method=cell.method), tuple(c.format(eps=eps) for c in changes)
+        changes = (f"seed={training.seed}", *self.changes, *self.changes_of.get(training.method, ()))
+        eps = SETTINGS[training.setting]
+        return self.preset.format(setting=training.setting, method=training.method), tuple(
+            c.format(eps=eps) for c in changes
+        )
 
     def differences(self, experiment: str, search: str) -> tuple[str, ...]:
         """All that differs from the paper in the table of an experiment with a profile of the verifier."""

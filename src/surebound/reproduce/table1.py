@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from surebound.evaluate.store import Store
 from surebound.report.tables import by_search, table1, table1_markdown
 from surebound.reproduce.experiment import (
-    Plan,
+    Request,
     Summary,
     check,
     cores,
@@ -14,7 +14,7 @@ from surebound.reproduce.experiment import (
     failure,
     refuse,
     settle,
-    table1_cells,
+    table1_trainings,
     write,
     write_page,
 )
@@ -24,18 +24,20 @@ from surebound.reproduce.lock import locked
 from surebound.reproduce.place import Place, begun
 
 
-def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
+def reproduce_table1(request: Request, on_status: OnStatus) -> Summary:
     """Train and certify what is missing, and write the table."""
-    place, cells, failures = plan.place, table1_cells(plan), list[str]()
+    place, trainings, failures = request.place, table1_trainings(request), list[str]()
     check(place)
     with locked(place.path) as lock:
         store = place.store("table1")
-        refuse(place, "table 1", taken=not plan.resume and (store.exists() or begun(place, cells)))
-        trained = [place.trained(cell) for cell in cells]
+        refuse(place, "table 1", taken=not request.resume and (store.exists() or begun(place, trainings)))
+        trained = [place.trained(training) for training in trainings]
         settle(store)  # made by one process, before several write to it
-        search = plan.search or "default"
-        jobs = [Job(kind="certify", cell=c, search=search) for c, ready in zip(cells, trained, strict=True) if ready]
-        jobs += [Job(kind="train", cell=c) for c, ready in zip(cells, trained, strict=True) if not ready]
+        search = request.search or "default"
+        jobs = [
+            Job(kind="certify", training=c, search=search) for c, ready in zip(trainings, trained, strict=True) if ready
+        ]
+        jobs += [Job(kind="train", training=c) for c, ready in zip(trainings, trained, strict=True) if not ready]
 
         def then(ended: JobEnded) -> Sequence[Job]:
             if ended.result is None:
@@ -43,11 +45,11 @@ def reproduce_table1(plan: Plan, on_status: OnStatus) -> Summary:
             elif ended.job.kind == "certify":  # the table so far
                 write(place.path / "table1.md", _markdown(place, search, failures))
             else:
-                return [Job(kind="certify", cell=ended.job.cell, search=search)]
+                return [Job(kind="certify", training=ended.job.training, search=search)]
             return []
 
-        total = 2 * len(cells) - sum(trained)
-        run_jobs(engine(plan, lock, cores()), place, jobs, then=then, total=total, on_status=on_status)
+        total = 2 * len(trainings) - sum(trained)
+        run_jobs(engine(request, lock, cores()), place, jobs, then=then, total=total, on_status=on_status)
         text = _markdown(place, search, failures)
         write(place.path / "table1.md", text)
         files = (place.path / "table1.md", write_page(place, store))

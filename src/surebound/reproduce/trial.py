@@ -5,34 +5,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from surebound.reproduce.experiment import Plan, Summary, check, cores, engine, failure
+from surebound.reproduce.experiment import Request, Summary, check, cores, engine, failure
 from surebound.reproduce.job import Job
 from surebound.reproduce.jobs import JobEnded, OnStatus, run_jobs
 from surebound.reproduce.lock import locked
-from surebound.reproduce.scales import SETTINGS, Cell
+from surebound.reproduce.scales import SETTINGS, Training
 
 
-def try_trainings(plan: Plan, on_status: OnStatus) -> Summary:
+def try_trainings(request: Request, on_status: OnStatus) -> Summary:
     """Every method and radius with the first seed, for a few steps."""
-    assert plan.steps is not None
-    place = plan.place
+    assert request.steps is not None
+    place = request.place
     check(place)
-    cells = [Cell(setting, method) for method in plan.methods for setting in plan.settings]
-    over: dict[Cell, JobEnded] = {}
+    trainings = [Training(setting, method) for method in request.methods for setting in request.settings]
+    over: dict[Training, JobEnded] = {}
 
     def then(ended: JobEnded) -> tuple[Job, ...]:
-        over[ended.job.cell] = ended
+        over[ended.job.training] = ended
         return ()
 
     with locked(place.path) as lock, _passing(place.trials):
-        jobs = [Job(kind="try", cell=cell, steps=plan.steps) for cell in cells]
-        run_jobs(engine(plan, lock, cores()), place, jobs, then=then, total=len(jobs), on_status=on_status)
+        jobs = [Job(kind="try", training=training, steps=request.steps) for training in trainings]
+        run_jobs(engine(request, lock, cores()), place, jobs, then=then, total=len(jobs), on_status=on_status)
     lines = ["| ε | method | steps | loss | seconds per step | whole training [h] |", "|---|---|--:|--:|--:|--:|"]
-    for cell in cells:
-        found = over[cell].result
+    for training in trainings:
+        found = over[training].result
         if found is not None:
             values = f"{found['steps']} | {found['loss']:.4g} | {found['pace']:.3g} | {found['whole'] / 3600:.3g}"
-            lines.append(f"| {SETTINGS[cell.setting]} | {cell.method} | {values} |")
+            lines.append(f"| {SETTINGS[training.setting]} | {training.method} | {values} |")
     failures = tuple(failure(ended) for ended in over.values() if ended.result is None)
     return Summary(markdown="\n".join(lines) + "\n", files=(), failures=failures)
 

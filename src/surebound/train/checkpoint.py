@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from surebound.config import shown
-from surebound.errors import MissingFileError, UsageError
+from surebound.errors import MissingFileError, UsageError, reason
 from surebound.files import replacing
 
 FORMAT = "surebound checkpoint 1"
@@ -236,5 +236,4 @@ def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except SafetensorError as error:
         raise UsageError(f"'{path}' is damaged or not a safetensors file ({error}); expected a whole one") from error
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise MissingFileError(f"cannot read '{path}' ({reason}); expected a safetensors file") from error
+        raise MissingFileError(f"cannot read '{path}' ({reason(error)}); expected a safetensors file") from error

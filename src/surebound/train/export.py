@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.files import replacing
@@ -51,7 +52,7 @@ def onnx_content(module: nn.Module, in_shape: Shape, out_shape: Shape, *, labels
     import onnx
 
     try:
-        model = _Writer(module).model(in_shape, out_shape)
+        model = _Writer(module, in_shape).model(out_shape)
         onnx.checker.check_model(model, full_check=True)
     except (UnsupportedOpError, onnx.shape_inference.InferenceError) as refused:  # a matrix on several axes
         model = _by_torch(module, in_shape, refused)
@@ -96,13 +97,15 @@ def _check(found: NDArray[Any], expected: NDArray[Any], path: str | Path) -> Non
 class _Writer:
     """Collects the nodes and weights of a graph from the trace of a module."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, in_shape: Shape) -> None:
+        self._in_shape = in_shape
         self._nodes: list[Any] = []
         self._weights: dict[str, Any] = {}
         self._values: dict[fx.Node, Any] = {}  # names of tensors, or plain Python
         self._modules = dict(module.named_modules())
         self._names: dict[str, int] = {}
         trace = traced(module)
+        ShapeProp(trace).propagate(torch.zeros(1, *in_shape, device="cpu"))
         for node in trace.graph.nodes:
             if node.op == "placeholder":
                 self._values[node] = _INPUT
@@ -121,14 +124,14 @@ class _Writer:
                 for i, name in enumerate(names):
                     names[i] = _OUTPUT if name == value else name
 
-    def model(self, in_shape: Shape, out_shape: Shape) -> Any:
+    def model(self, out_shape: Shape) -> Any:
         """What a file holds."""
         from onnx import TensorProto, helper
 
         graph = helper.make_graph(
             self._nodes,
             "surebound",
-            [helper.make_tensor_value_info(_INPUT, TensorProto.FLOAT, ["N", *in_shape])],
+            [helper.make_tensor_value_info(_INPUT, TensorProto.FLOAT, ["N", *self._in_shape])],
             [helper.make_tensor_value_info(_OUTPUT, TensorProto.FLOAT, ["N", *out_shape])],
             list(self._weights.values()),
         )
@@ -151,7 +154,7 @@ class _Writer:
         self._names[name] = self._names.get(name, 0) + 1
         name = name if self._names[name] == 1 else f"{name}.{self._names[name]}"  # a module in another place
         try:
-            result = None if emit is None else emit(Emit(name, self._add), *args, **kwargs)
+            result = None if emit is None else emit(Emit(name, _axes(node), self._add), *args, **kwargs)
         except TypeError as error:
             raise UnsupportedOpError(f"{place} ({shown}) cannot be written to ONNX: {error}") from error
         if result is None:
@@ -169,6 +172,11 @@ class _Writer:
             self._weights.setdefault(key, numpy_helper.from_array(weight.detach().contiguous().numpy(), key))
         self._nodes.append(helper.make_node(op, [*inputs, *weights], [f"{name}.out"], name=name, **attributes))
         return f"{name}.out"
+
+
+def _axes(node: fx.Node) -> int:
+    """Of a call's result; 0 where that is no tensor."""
+    return len(getattr(node.meta.get("tensor_meta"), "shape", ()))
 
 
 def _attribute(root: nn.Module, path: str) -> Any:

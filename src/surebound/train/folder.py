@@ -21,7 +21,7 @@ from torch import nn
 
 from surebound.config import dump, read_toml, to_table
 from surebound.errors import UsageError
-from surebound.files import claim, replacing
+from surebound.files import claim, make_folder, replacing
 from surebound.network.op import Shape
 from surebound.train.checkpoint import Checkpoint, restore_weights, save_weights
 from surebound.train.checkpoint import load as load_checkpoint
@@ -80,10 +80,7 @@ class Folder:
         self.records()  # here, where all processes learn of what is damaged
 
     def _make(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot make the folder '{self.path}': {error.strerror}") from error
+        make_folder(self.path)
 
     def _claim(self) -> None:
         """Keep other processes from training in this folder until `release`, or until this one ends."""

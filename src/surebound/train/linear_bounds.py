@@ -45,7 +45,10 @@ class Lines:
 
 
 def triangle(lower: Tensor, upper: Tensor, slopes: Slopes) -> Lines:
-    """The relaxation of ReLUs on [l̂, û]; stable ones get α = ā ∈ {0, 1} and b̄ = 0."""
+    """The relaxation of ReLUs on [l̂, û]; stable ones get α = ā ∈ {0, 1} and b̄ = 0.
+
+    These are the lines of `surebound.bounds.relaxation.relax`, which rounds them outward in more passes over memory.
+    """
     low, high = lower.clamp_max(0.0), upper.clamp_min(0.0)
     # The guard is for 0/0 alone: below it, the upper line misses the ReLU by less than the guard.
     slope = high / (high - low).clamp_min(1e-12)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from surebound.config import shown
-from surebound.errors import MissingFileError, TrainingError
+from surebound.errors import MissingFileError, TrainingError, reason
 from surebound.train.validate import Validation
 
 _ACCURACIES = ("standard", "pgd", "ibp")
@@ -17,8 +17,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise MissingFileError(f"cannot read '{path}' ({reason}); expected the metrics of a run") from error
+        raise MissingFileError(f"cannot read '{path}' ({reason(error)}); expected the metrics of a run") from error
     found = []
     for number, line in enumerate(lines, start=1):
         try:

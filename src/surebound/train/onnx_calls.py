@@ -12,9 +12,17 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from surebound.load.torch_calls import (
+    CALLS,
+    Window,
+    average_pool_window,
+    conv_window,
+    max_pool_window,
+    parameters,
+    per_axis,
+)
+from surebound.network import ACTIVATIONS
 from surebound.network.architectures import Normalise
-
-BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 @final
@@ -23,6 +31,7 @@ class Emit:
     """Appends nodes for one call."""
 
     name: str
+    axes: int  # of its result, with the batch
     add: Callable[[str, str, Sequence[str], dict[str, Tensor], Any], str]
 
     def __call__(self, op: str, *inputs: str, weights: dict[str, Tensor] | None = None, **attributes: Any) -> str:
@@ -43,46 +52,76 @@ def _normalise(e: Emit, m: Normalise, x: str) -> str:
     return e("Div", centred, weights={f"{e.name}.std": m.std[None]})
 
 
-def _affine(name: str, m: nn.Conv1d | nn.Conv2d | nn.Linear) -> dict[str, Tensor]:
-    return {f"{name}.weight": m.weight} | ({} if m.bias is None else {f"{name}.bias": m.bias})
+def _affine(e: Emit, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
+    return {f"{e.name}.weight": weight} | ({} if bias is None else {f"{e.name}.bias": bias})
 
 
-def _conv(e: Emit, m: nn.Conv1d | nn.Conv2d, x: str) -> str | None:
-    if m.padding_mode != "zeros" or isinstance(m.padding, str):
-        return None
-    return e(
-        "Conv",
-        x,
-        weights=_affine(e.name, m),
-        kernel_shape=m.kernel_size,
-        strides=m.stride,
-        pads=[*m.padding, *m.padding],
-        dilations=m.dilation,
-        group=m.groups,
-    )
+def _linear(e: Emit, x: str, weight: Tensor, bias: Tensor | None = None) -> str:
+    return e("Gemm", x, weights=_affine(e, weight, bias), transB=1)
 
 
-def _linear(e: Emit, m: nn.Linear, x: str) -> str:
-    return e("Gemm", x, weights=_affine(e.name, m), transB=1)
+def _moved(e: Emit, op: str, x: str, w: Window, weights: dict[str, Tensor] | None = None, **more: Any) -> str:
+    """A kernel that moves over an image."""
+    pads = [*(before for before, _ in w.pads), *(after for _, after in w.pads)]
+    return e(op, x, weights=weights, kernel_shape=w.kernel, strides=w.stride, pads=pads, **more)
 
 
-def _batch_norm(e: Emit, m: BatchNorm, x: str) -> str | None:
+def _conv(e: Emit, input: str, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> str:
+    w = conv_window(weight, *args, **kwargs)
+    return _moved(e, "Conv", input, w, _affine(e, weight, bias), dilations=w.dilation, group=w.groups)
+
+
+def _max_pool(axes: int) -> Callable[..., str | None]:
+    def handler(e: Emit, input: str, *args: Any, **kwargs: Any) -> str | None:
+        w = max_pool_window(axes, *args, **kwargs)
+        return None if w.ceil_mode else _moved(e, "MaxPool", input, w, dilations=w.dilation)
+
+    return handler
+
+
+def _average_pool(axes: int) -> Callable[..., str | None]:
+    def handler(e: Emit, input: str, *args: Any, **kwargs: Any) -> str | None:
+        w = average_pool_window(axes, *args, **kwargs)
+        counts = int(w.count_include_pad)
+        return None if w.ceil_mode else _moved(e, "AveragePool", input, w, count_include_pad=counts)
+
+    return handler
+
+
+def _global_average(axes: int) -> Callable[..., str | None]:
+    def handler(e: Emit, input: str, output_size: Any) -> str | None:
+        return e("GlobalAveragePool", input) if per_axis(output_size, axes) == (1,) * axes else None
+
+    return handler
+
+
+def _batch_norm(
+    e: Emit,
+    x: str,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> str | None:
     """Scale, shift, mean and variance, in the order of ONNX."""
-    if m.running_mean is None or m.running_var is None:
+    if training or running_mean is None or running_var is None:
         return None
-    scale = m.weight if m.affine else torch.ones_like(m.running_mean)
-    shift = m.bias if m.affine else torch.zeros_like(m.running_mean)
-    weights = {"weight": scale, "bias": shift, "running_mean": m.running_mean, "running_var": m.running_var}
-    return e("BatchNormalization", x, weights={f"{e.name}.{key}": w for key, w in weights.items()}, epsilon=m.eps)
+    scale = torch.ones_like(running_mean) if weight is None else weight
+    shift = torch.zeros_like(running_mean) if bias is None else bias
+    weights = {"weight": scale, "bias": shift, "running_mean": running_mean, "running_var": running_var}
+    return e("BatchNormalization", x, weights={f"{e.name}.{key}": w for key, w in weights.items()}, epsilon=eps)
 
 
 def _flatten(e: Emit, x: str, start_dim: int = 0, end_dim: int = -1) -> str | None:
     return e("Flatten", x, axis=1) if (start_dim, end_dim) == (1, -1) else None
 
 
-def _prelu(e: Emit, m: nn.PReLU, x: str) -> str | None:
-    """Slopes for each channel of an image."""
-    return e("PRelu", x, weights={f"{e.name}.weight": m.weight.reshape(-1, 1, 1)})
+def _prelu(e: Emit, x: str, weight: Tensor) -> str:
+    """A slope for all, or for each entry of the axis after the batch."""
+    return e("PRelu", x, weights={f"{e.name}.weight": weight.reshape(-1, *[1] * (e.axes - 2))})
 
 
 def _leaky_relu(e: Emit, x: str, negative_slope: float = 0.01, inplace: bool = False) -> str:
@@ -114,48 +153,6 @@ def _elu(e: Emit, x: str, alpha: float = 1.0, inplace: bool = False) -> str:
 
 def _softplus(e: Emit, x: str, beta: float = 1.0, threshold: float = 20.0) -> str | None:
     return e("Softplus", x) if beta == 1 else None
-
-
-def _pair(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
-
-
-def _max_pool(
-    e: Emit,
-    x: str,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> str | None:
-    if ceil_mode or return_indices:
-        return None
-    kernel, pads = _pair(kernel_size), _pair(padding)
-    steps = _pair(stride) if stride else kernel
-    return e("MaxPool", x, kernel_shape=kernel, strides=steps, pads=pads * 2, dilations=_pair(dilation))
-
-
-def _average_pool(
-    e: Emit,
-    x: str,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> str | None:
-    if ceil_mode or divisor_override is not None:
-        return None
-    kernel, pads = _pair(kernel_size), _pair(padding)
-    steps, counts = _pair(stride) if stride else kernel, int(count_include_pad)
-    return e("AveragePool", x, kernel_shape=kernel, strides=steps, pads=pads * 2, count_include_pad=counts)
-
-
-def _global_average(e: Emit, x: str, output_size: Any) -> str | None:
-    return e("GlobalAveragePool", x) if _pair(output_size) == [1, 1] else None
 
 
 def _mean(e: Emit, x: str, dim: Any = None, keepdim: bool = False) -> str | None:
@@ -190,69 +187,23 @@ def _view(e: Emit, x: str, *shape: Any) -> str | None:
     return e("Flatten", x, axis=1) if len(shape) == 2 and shape[1] == -1 else None
 
 
-def _function_linear(e: Emit, x: str, weight: Tensor, bias: Tensor | None = None) -> str:
-    weights = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    return e("Gemm", x, weights={f"{e.name}.{key}": w for key, w in weights.items()}, transB=1)
-
-
-def _function_conv(
-    e: Emit,
-    x: str,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> str | None:
-    if isinstance(padding, str):
-        return None
-    weights = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    named, pads = {f"{e.name}.{key}": w for key, w in weights.items()}, _pair(padding) * 2
-    return e("Conv", x, weights=named, strides=_pair(stride), pads=pads, dilations=_pair(dilation), group=groups)
-
-
 def _same(e: Emit, m: nn.Module, x: str) -> str:
     return x
 
 
 Handler = Callable[..., Any]
 
-MODULES: dict[type[nn.Module], Handler] = {
-    Normalise: _normalise,
-    nn.AdaptiveAvgPool2d: lambda e, m, x: _global_average(e, x, m.output_size),
-    nn.AvgPool2d: lambda e, m, x: _average_pool(
-        e, x, m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
-    ),
-    nn.BatchNorm1d: _batch_norm,
-    nn.BatchNorm2d: _batch_norm,
-    nn.Conv1d: _conv,
-    nn.Conv2d: _conv,
-    nn.Dropout: _same,
-    nn.ELU: lambda e, m, x: _elu(e, x, m.alpha),
-    nn.Flatten: lambda e, m, x: _flatten(e, x, m.start_dim, m.end_dim),
-    nn.GELU: lambda e, m, x: _gelu(e, x, m.approximate),
-    nn.Identity: _same,
-    nn.LeakyReLU: lambda e, m, x: _leaky_relu(e, x, m.negative_slope),
-    nn.Linear: _linear,
-    nn.MaxPool2d: lambda e, m, x: _max_pool(
-        e, x, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices
-    ),
-    nn.PReLU: _prelu,
-    nn.ReLU: lambda e, m, x: e("Relu", x),
-    nn.SiLU: lambda e, m, x: _silu(e, x),
-    nn.Sigmoid: lambda e, m, x: e("Sigmoid", x),
-    nn.Softplus: lambda e, m, x: _softplus(e, x, m.beta, m.threshold),
-    nn.Tanh: lambda e, m, x: e("Tanh", x),
-}
-"""Modules, as nodes."""
-
 FUNCTIONS: dict[str, Handler] = {
-    "adaptive_avg_pool2d": _global_average,
+    **{row.function: _simple(row.onnx) for row in ACTIVATIONS.values() if row.function and row.onnx},
+    "adaptive_avg_pool1d": _global_average(1),
+    "adaptive_avg_pool2d": _global_average(2),
     "add": _arithmetic("Add"),
-    "avg_pool2d": _average_pool,
+    "avg_pool1d": _average_pool(1),
+    "avg_pool2d": _average_pool(2),
+    "batch_norm": _batch_norm,
     "cat": _cat,
-    "conv2d": _function_conv,
+    "conv1d": _conv,
+    "conv2d": _conv,
     "div": _arithmetic("Div"),
     "elu": _elu,
     "flatten": _flatten,
@@ -262,19 +213,34 @@ FUNCTIONS: dict[str, Handler] = {
     "isub": _arithmetic("Sub"),
     "itruediv": _arithmetic("Div"),
     "leaky_relu": _leaky_relu,
-    "linear": _function_linear,
-    "max_pool2d": _max_pool,
+    "linear": _linear,
+    "max_pool1d": _max_pool(1),
+    "max_pool2d": _max_pool(2),
     "mean": _mean,
     "mul": _arithmetic("Mul"),
+    "prelu": _prelu,
     "relu": _simple("Relu"),
     "reshape": _view,
-    "sigmoid": _simple("Sigmoid"),
     "silu": _silu,
     "size": _size,
     "softplus": _softplus,
     "sub": _arithmetic("Sub"),
-    "tanh": _simple("Tanh"),
     "truediv": _arithmetic("Div"),
     "view": _view,
 }
 """Functions of torch, torch.nn.functional and operator, and methods of tensors, by name."""
+
+
+def _called(kind: type[nn.Module]) -> Handler:
+    function = FUNCTIONS[CALLS[kind][0]]
+    return lambda e, m, x: function(e, x, **parameters(m))
+
+
+MODULES: dict[type[nn.Module], Handler] = {
+    **{kind: _called(kind) for kind, (function, _) in CALLS.items() if function in FUNCTIONS},
+    Normalise: _normalise,
+    nn.Dropout: _same,
+    nn.Flatten: lambda e, m, x: _flatten(e, x, m.start_dim, m.end_dim),
+    nn.Identity: _same,
+}
+"""Modules, as nodes."""

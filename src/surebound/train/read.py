@@ -17,19 +17,20 @@ from torch import Tensor, fx, nn
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.load.algebra import Algebra, Data
 from surebound.load.torch import Interpreter
-from surebound.load.torch_modules import MODULES
-from surebound.load.torch_ops import FUNCTIONS, linear
+from surebound.load.torch_calls import CALLS, parameters
+from surebound.load.torch_ops import FUNCTIONS
 from surebound.load.torch_trace import expect_module, trace
 from surebound.network.architectures import Normalise
 from surebound.network.conv import Conv
 from surebound.network.graph import Network
-from surebound.network.linear import Linear, Scale
+from surebound.network.linear import Linear, Scale, Shift
 from surebound.network.op import Shape
-from surebound.network.shape import Reshape
+from surebound.network.shape import Pick, Reshape
+from surebound.network.transposed import ConvTranspose
 from surebound.train.places import BatchNorm, Place
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
-_WITH_WEIGHTS = ("conv1d", "conv2d", "linear")  # functions that may be given parameters
+_WITH_WEIGHTS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")  # that may be given parameters
 
 
 def expect_numbers(module: nn.Module) -> None:
@@ -96,7 +97,7 @@ def _expect_trainable(trace: fx.GraphModule) -> None:
         if node.op == "call_module":
             m = modules[name]
             if isinstance(m, _DROPOUTS) and m.p > 0:
-                problem = "drops numbers at random, which no bound knows of; expected a network without it"
+                problem = "drops numbers at random, which no bound knows of; expected p = 0, or a network without it"
             elif isinstance(m, BatchNorm) and m.running_mean is None:
                 problem = "needs running averages (track_running_stats)"
             elif isinstance(m, BatchNorm) and m in norms:
@@ -109,7 +110,7 @@ def _expect_trainable(trace: fx.GraphModule) -> None:
                 problem = f"is used by {', '.join(sorted(users))}; expected it in {', '.join(_WITH_WEIGHTS)}"
             name = f"parameter '{name}'"
         elif node.op == "call_function" and getattr(node.target, "__name__", "").startswith("dropout"):
-            problem = "drops numbers at random, which no bound knows of; expected a network without it"
+            problem = "drops numbers at random, which no bound knows of; expected p = 0, or a network without it"
             name = f"node '{node.name}'"
         if problem:
             raise UnsupportedOpError(f"{name} {problem}")
@@ -129,9 +130,8 @@ class _Reader:
             Normalise: self._normalise,
             nn.PReLU: self._prelu,
         }
-        own |= dict.fromkeys((nn.Linear, nn.Conv1d, nn.Conv2d), self._module)
         own |= dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), self._batch_norm)
-        return own | dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d), _refuse)
+        return own | {kind: self._module for kind, (function, _) in CALLS.items() if function in _WITH_WEIGHTS}
 
     def _normalise(self, a: Algebra, m: Normalise, x: Data) -> Data:
         if not bool((m.std > 0).all()):
@@ -141,10 +141,8 @@ class _Reader:
             return x
         return a.quotient(a.sum(x, m.mean.cpu().numpy(), -1), m.std.cpu().numpy())
 
-    def _module(self, a: Algebra, m: nn.Linear | nn.Conv1d | nn.Conv2d, x: Data) -> Data:
-        if isinstance(m, nn.Linear):
-            return self._place(a, linear(a, x, m.weight), m.weight, m.bias)
-        return self._place(a, MODULES[type(m)](a, m, x), m.weight, m.bias)
+    def _module(self, a: Algebra, m: nn.Module, x: Data) -> Data:
+        return self.function(FUNCTIONS[CALLS[type(m)][0]], a, x, **parameters(m))
 
     def function(
         self,
@@ -156,30 +154,45 @@ class _Reader:
         *args: Any,
         **kwargs: Any,
     ) -> Data:
-        """A call with a weight: a place if that is a parameter."""
-        if not isinstance(weight, nn.Parameter):
+        """A call with a weight and a bias: a place if one of them is a parameter."""
+        if not isinstance(weight, nn.Parameter) and not isinstance(bias, nn.Parameter):
             return handler(a, input, weight, bias, *args, **kwargs)
         return self._place(a, handler(a, input, weight, None, *args, **kwargs), weight, bias)
 
     def _place(self, a: Algebra, y: Data, weight: Tensor, bias: Tensor | None) -> Data:
-        """A place instead of the operation that y is the output of, which it is an example of."""
+        """A place instead of the operation that y is the output of, which it is an example of.
+
+        What a transposed convolution writes may be cropped; then its bias comes after that.
+        """
         node = a.builder.node(y.node)
+        crop = node.op if isinstance(node.op, Pick) else None
+        node = node if crop is None else a.builder.node(node.inputs[0])
         op, inputs = node.op, node.inputs
-        if not isinstance(op, Conv | Linear):
+        if not isinstance(op, Conv | ConvTranspose | Linear):
             raise UnsupportedOpError("this product of a parameter cannot be trained; expected one with the input")
         before = a.builder.node(inputs[0])
         if isinstance(op, Linear) and isinstance(before.op, Reshape) and len(before.op.in_shape) == 3 and not op.lead:
             op, inputs = replace(op, image=before.op.in_shape), before.inputs
         template = replace(op, weight=weight, bias=None)
 
-        def make() -> Conv | Linear:
-            column = None if bias is None else bias.reshape(-1, *[1] * (weight.ndim - 2))
-            return replace(template, bias=column)
+        def column(values: Tensor) -> Tensor:
+            return values.reshape(-1, *[1] * (weight.ndim - 2))
 
-        parameters = tuple(p for p in (weight, bias) if isinstance(p, nn.Parameter))
-        place = Place(shape=op.shape, make=make, weights=parameters[:1], parameters=parameters)
+        def make() -> Conv | ConvTranspose | Linear:
+            return replace(template, bias=column(bias) if bias is not None and crop is None else None)
+
+        weights, biases = _parameters(weight), _parameters(bias)
+        own = weights + biases if crop is None else weights
+        place = Place(shape=op.shape, make=make, weights=weights, parameters=own)
         self.templates[place] = type(template)
-        return Data(a.builder.add(place, *inputs), y.shape)
+        at = a.builder.add(place, *inputs)
+        if crop is None:
+            return Data(at, y.shape)
+        at, shape = a.builder.add(crop, at), crop.shape
+        if bias is not None:
+            shift = Place(shape=shape, make=lambda: Shift(column(bias).expand(shape)), parameters=biases)
+            at = a.builder.add(shift, at)
+        return Data(at, y.shape)
 
     def _batch_norm(self, a: Algebra, m: BatchNorm, x: Data) -> Data:
         node, shape = a.builder.node(x.node), a.builder.shape(x.node)
@@ -211,5 +224,5 @@ class _Reader:
         return Data(a.builder.sum(line, kink), x.shape)
 
 
-def _refuse(a: Algebra, m: nn.Module, x: Data) -> Data:
-    raise UnsupportedOpError("this module cannot be trained; expected Conv, Linear, BatchNorm or PReLU for parameters")
+def _parameters(tensor: Tensor | None) -> tuple[nn.Parameter, ...]:
+    return (tensor,) if isinstance(tensor, nn.Parameter) else ()

@@ -1,4 +1,4 @@
-"""A search that another goes on with."""
+"""Where a search stopped, so that another can go on."""
 
 from __future__ import annotations
 

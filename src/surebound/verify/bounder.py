@@ -2,36 +2,48 @@
 
 Planes (`surebound.bounds.planes`) are found for one region, at its root, and hold on the whole box. They cost as much
 as some hundred subproblems, and a pass with them twice as much as one without. So a region gets them once its search
-has taken a while, and keeps them if they lift its root's bound.
+has taken a while, and keeps them if they lift its root's bound. A search is shared after that, so that no worker has to
+find any.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Splits
-from surebound.bounds.planes import find_planes
+from surebound.bounds.planes import Planes, find_planes
 from surebound.verify.clock import Clock
 from surebound.verify.strategy import Strategy
 from surebound.verify.subject import Subject
 
 _BYTES = 40  # that planes take for each number in the matrices of a form
 
+RegionPlanes = Mapping[int, tuple[Planes, ...]]
+"""The planes of the regions that have some."""
+
 
 class Bounder:
     """The bounds of `Subject`, each region's by a subject of its own."""
 
     def __init__(
-        self, subject: Subject, strategy: Strategy, clock: Clock, *, planes: bool, memory: int = 2**31
+        self,
+        subject: Subject,
+        strategy: Strategy,
+        clock: Clock,
+        *,
+        memory: int = 2**31,
+        found: RegionPlanes | None = None,
     ) -> None:
+        """With planes that others have `found`, none are looked for."""
         self.subject, self.strategy, self.clock = subject, strategy, clock
-        self._of: dict[int, Subject] = {}  # region -> its subject, where that has planes
+        given = found or {}
+        self._of = {g: replace(subject, planes=above) for g, above in given.items()}  # a region's, if that has planes
         self._seen = torch.zeros(subject.regions, dtype=torch.int64, device="cpu")
         self._room = 0  # how many regions may still get planes
         folded = subject.form.folded()
-        if planes and strategy.planes_after is not None and folded is not None:
+        if strategy.planes_after is not None and folded is not None and found is None:
             numbers = min(strategy.planes_limit, memory // 2 // _BYTES)
             self._room = numbers // max(folded.numbers, 1)
 
@@ -44,6 +56,28 @@ class Bounder:
         due = (before < self.strategy.planes_after) & (self._seen >= self.strategy.planes_after)
         for g in torch.nonzero(due).flatten().tolist()[: self._room]:
             self._find(g)
+
+    def settled(self, regions: Sequence[int]) -> bool:
+        """Whether no more planes are to be found, if `regions` are those still open: all have been tried, or there is
+        no room. If there was time for all to take a while, but the search went on elsewhere, they are found now."""
+        after = self.strategy.planes_after or 0
+        waiting = [g for g in regions if self._seen[g] < after] if self._room else []
+        if waiting and int(self._seen.sum()) < after * len(regions):
+            return False
+        for g in sorted(waiting, key=lambda g: (-int(self._seen[g]), g)):
+            if self._room:
+                self._find(g)
+        self._room = 0
+        return True
+
+    @property
+    def found(self) -> RegionPlanes:
+        """The planes there are."""
+        return {g: subject.planes for g, subject in self._of.items() if subject.planes is not None}
+
+    def planed(self, region: Tensor) -> Tensor:
+        """Which nodes, of these regions, are bounded with planes. # (nodes,) bool"""
+        return torch.isin(region, torch.tensor(list(self._of), dtype=region.dtype, device=region.device))
 
     def bound(self, nodes: Splits, duals: Duals, ascent: Ascent, stop_above: float | None = None) -> Bounded:
         """As `Subject.bound`."""

@@ -53,7 +53,7 @@ class Question:
         self.settled: Settled | None = None
         self.subject: Subject | None = None  # the network over the box, for the open regions
         self.branching: str | None = None  # how it was split
-        self.searched_by = ""  # workers or threads, if that was a question
+        self.searched_by = ""  # workers or threads, where there was a choice
         self.record: BoxRecord | None = None  # where a proof is written down
         self.begun: Begun | None = None  # a bisection of its box, perhaps, to go on with
         self.refinable = True  # whether its layers may yet be bounded more tightly
@@ -74,7 +74,7 @@ class Question:
 
     @property
     def recording(self) -> Recording | None:
-        """Where the open regions' proofs go."""
+        """Where the proofs of the open regions are written down."""
         record = self.record
         return None if record is None else Recording(record, [record.regions[i] for i in self._open()])
 
@@ -82,7 +82,7 @@ class Question:
         return np.flatnonzero(~(self.bounds.numpy() > 0)).tolist()  # of many questions, each with few
 
     def learn(self, bounds: Tensor) -> Tensor:
-        """Take sound bounds of the open regions, and drop those that are above 0. Which stay open.
+        """Take sound bounds of the open regions. A region whose bound is above 0 is proved. Returns which stay open.
 
         # (open,) float64 -> (open,) bool
         """
@@ -93,7 +93,7 @@ class Question:
         return ~(self.bounds[where] > 0)
 
     def proved(self, stage: str) -> Settled | None:
-        """What there is to say once no region is open."""
+        """How the question ended, if no region is open any more."""
         return None if self._open() else Settled(stage=stage, end="proved", lower_bound=float(self.bounds.min()))
 
 
@@ -108,7 +108,7 @@ class Stage(Protocol[Taken]):
     def name(self) -> str: ...
 
     def run(self, open_: Sequence[Taken]) -> Sequence[Settled | None]:
-        """Questions that are open; how each ended, or None where it is open still."""
+        """Settle what can be settled of these open questions: how each ended, or None if it is still open."""
         ...
 
 

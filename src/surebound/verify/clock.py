@@ -34,7 +34,7 @@ class Clock:
         return self.deadline - time.monotonic()
 
     def quiet(self) -> "Clock":
-        """A clock with the same deadline whose phases nobody is told of: for a part of one phase."""
+        """A clock with the same deadline that reports to nobody: for a part of one phase."""
         return Clock(self.remaining if self.deadline < float("inf") else None)
 
     def check(self) -> None:
@@ -43,7 +43,7 @@ class Clock:
             raise OutOfTime
 
     def report(self, phase: str, *, subproblems: int = 0, open_: int = 0, lowest: float | None = None) -> None:
-        """Tell whoever watches where we are."""
+        """Report how far the verification is, if anybody watches."""
         if self._on_progress is not None:
             self._on_progress(
                 Progress(phase=phase, seconds=self.elapsed, subproblems=subproblems, open=open_, lowest=lowest)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from surebound.attacks.objective import into_ball, round_inward
 from surebound.bounds.enclosure import enclose
 from surebound.bounds.rounding import gamma
 from surebound.network.arrays import to_numpy
 from surebound.network.graph import Network
-from surebound.network.model import Replay
-from surebound.problem import Ball, Counterexample, Domain, Region, Vector
+from surebound.network.model import Model, Replay
+from surebound.problem import Counterexample, Region, Vector, by_box
 
 Confirming = Callable[[Vector, Sequence[Region]], Counterexample | None]
 """A point near which regions may be violated -> a counterexample that stands."""
+COMPARED = 4  # boxes in which a network is compared with what it was read from
 
 
 class Confirm:
@@ -30,7 +30,7 @@ class Confirm:
     def __call__(self, point: Vector, regions: Sequence[Region]) -> Counterexample | None:
         """The counterexample at the point nearest to `point` that float32 can hold in a region's domain, if any."""
         for region in regions:
-            x = _into_domain(point, region.box)
+            x = region.box.nearest(point)
             if x is None:
                 continue
             thin = x.astype(np.float32).astype(np.float64) != x
@@ -63,11 +63,14 @@ class Confirm:
         return bool((worst + 2 * gamma(terms) * scale < 0).all())
 
 
-def _into_domain(point: Vector, domain: Domain) -> Vector | None:
-    """The nearest float32 point of a box; where an interval holds no float32, its float64 midpoint. Of a ball, some
-    float32 point near the given one, if there is one."""
-    if isinstance(domain, Ball):
-        return into_ball(point, domain)
-    lower, upper = (t.astype(np.float64) for t in round_inward(domain))
-    inside = np.clip(np.clip(point, lower, upper).astype(np.float32).astype(np.float64), lower, upper)
-    return np.where(lower <= upper, inside, domain.middle)
+def expect_agreement(model: Model, regions: Sequence[Region]) -> None:
+    """Raise NetworkError if the original and the network that was read from it differ in what was proved.
+
+    They were compared at points of all sizes when the network was read; what an activation does only in some range, the
+    domains of the property show. Compared at the middle and at a random point of the first few of them.
+    """
+    rng = np.random.default_rng(0)
+    boxes = [regions[group[0]].box for group in by_box(regions)]
+    for box in [box for box in boxes if not box.empty][:COMPARED]:
+        points = np.stack([box.middle, box.lower + rng.random(box.lower.size) * (box.upper - box.lower)])
+        model.check_at(points, "at a point of the property")

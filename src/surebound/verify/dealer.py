@@ -42,6 +42,7 @@ class Dealer:
         self._ledger = Ledger()
         self._steps: dict[int, Step] = {}  # how far pieces are
         self._asked: set[int] = set()  # pieces that are to end
+        self._answers = 0
         self._events: Iterator[Event[Piece, Answer] | None] = iter(())
         self._begun, self._ready = time.monotonic(), False  # whether any of the workers is
 
@@ -54,16 +55,29 @@ class Dealer:
                 tree.clock.check()
                 if not self._ready and len(tree.queue):
                     tree.grow(lambda _: "batch")
-                event = next(self._events, None)
-                if event is not None:
-                    self.hear(event)
-                elif not self._desk.running:  # it ended with the last task
-                    self._events = self._desk.events(_TICK)
+                self._wait()
                 tree.seconds = before + time.monotonic() - begin
                 self._report()
                 if pause is not None and tree.open and tree.found is None and (reason := pause(tree)) is not None:
                     return reason
         return None
+
+    def recall(self) -> None:
+        """Have all pieces end, and take what is left of them into the tree."""
+        with self._tree.clock.phase("workers"):
+            while self._ledger.nodes and self._tree.found is None:
+                self._tree.clock.check()
+                for under in self._desk.running:
+                    self._desk.stop(under.task)
+                self._wait()
+
+    def _wait(self) -> None:
+        """For the next event, but not for long."""
+        event = next(self._events, None)
+        if event is not None:
+            self.hear(event)
+        elif not self._desk.running:  # it ended with the last task
+            self._events = self._desk.events(_TICK)
 
     def hear(self, event: Event[Piece, Answer]) -> None:
         """Take note of what happened to a piece."""
@@ -79,7 +93,7 @@ class Dealer:
 
     def _settle(self, answer: Answer) -> None:
         """Take what is left of a piece into the tree."""
-        tree, self._ready = self._tree, True
+        tree, self._ready, self._answers = self._tree, True, self._answers + 1
         self._steps.pop(answer.number, None)
         self._asked.discard(answer.number)
         if answer.late:
@@ -126,8 +140,9 @@ class Dealer:
         nodes = tree.queue.pop(1)
         size = sum(value[0].nbytes for value in nodes.state.values())
         most = max(64, _BYTES // max(size, 1))
-        if min(share, most) > 1 and len(tree.queue):
-            nodes = joined([nodes, tree.queue.pop(min(share, most) - 1)])
+        count = min(share, most // 4)  # all of which are split, and some of their halves
+        if count > 1 and len(tree.queue):
+            nodes = joined([nodes, tree.queue.pop(count - 1)])
         number = self._ledger.deal(nodes)
         self._book()
         seconds = min(max(time.monotonic() - self._begun, _SHORTEST), _LONGEST)
@@ -142,7 +157,16 @@ class Dealer:
             self._asked.add(task.number)
             self._desk.stop(task)
 
+    @property
+    def subproblems(self) -> int:
+        """How many were bounded, also by those who are still at it."""
+        return self._tree.subproblems + sum(step.subproblems for step in self._steps.values())
+
+    @property
+    def warm(self) -> bool:
+        """Whether there were as many answers as there are workers."""
+        return self._answers >= self._pool.slots
+
     def _report(self) -> None:
-        tree, steps = self._tree, self._steps.values()
-        subproblems = tree.subproblems + sum(step.subproblems for step in steps)
-        tree.clock.report("search", subproblems=subproblems, open_=tree.open, lowest=tree.lowest)
+        tree = self._tree
+        tree.clock.report("search", subproblems=self.subproblems, open_=tree.open, lowest=tree.lowest)

@@ -21,8 +21,8 @@ from surebound.network.model import Model
 from surebound.problem import Counterexample, Domain, Region
 from surebound.verify.clock import Budget, Clock
 from surebound.verify.confirm import Confirm, Confirming
+from surebound.verify.look import Look, TryPoints
 from surebound.verify.options import Options
-from surebound.verify.points import Look, TryPoints
 from surebound.verify.search import Limits
 
 CURVED = ("auto", "upb", "input")  # what networks with other activations than ReLUs can be split by
@@ -35,7 +35,7 @@ class Engine:
     model: Model
     options: Options
     clock: Clock
-    elsewhere: Confirming | None = None  # who replays points, if not this process
+    elsewhere: Confirming | None = None  # replays points in place of this process
 
     def __post_init__(self) -> None:
         if self.network.piecewise_linear:

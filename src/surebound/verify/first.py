@@ -5,7 +5,7 @@ intervals, FastLin and CROWN for a proof, and where few inputs vary, the search 
 arithmetic and the search are the cascade's own, over arrays instead of tensors.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,13 @@ from surebound.bounds.enclosure import enclose
 from surebound.bounds.fixed import Lines, fixed_rows
 from surebound.network.cost import products
 from surebound.network.graph import Network
-from surebound.network.linear import size
 from surebound.network.model import Model
-from surebound.problem import Counterexample, Property, Region, Status, Verdict, stack_rows
+from surebound.problem import Counterexample, Property, Region, Status, Verdict, by_box, stack_rows
 from surebound.verify import FEW_INPUTS
 from surebound.verify.begun import Begun
 from surebound.verify.clock import Clock, OutOfTime
-from surebound.verify.confirm import Confirm
-from surebound.verify.points import Look
+from surebound.verify.confirm import Confirm, expect_agreement
+from surebound.verify.look import Look
 from surebound.verify.queue import Queue
 from surebound.verify.spaces.inputs import InputSpace
 from surebound.verify.strategy import Strategy
@@ -63,8 +62,8 @@ def first_attempt(
                 found = _counterexample(model, regions, clock)
             if found is not None:
                 return _verdict("sat", clock, seed, counterexample=found)
-            if all(_proved(model.network, group, clock) for group in _by_box(regions)):
-                return _verdict("unsat", clock, seed, subproblems=len(regions))
+            if all(_proved(model.network, [regions[i] for i in group], clock) for group in by_box(regions)):
+                return _proved_all(model, regions, clock, seed, subproblems=len(regions))
             bisect = bisect and 0 < problem.varying <= FEW_INPUTS and _quick(model.network, regions)
             return _bisected(model, regions, clock, seed, seconds, slow) if bisect else None
     except OutOfTime:
@@ -73,12 +72,16 @@ def first_attempt(
 
 def _small(network: Network, regions: Sequence[Region]) -> bool:
     rows = sum(len(region.constant) for region in regions) + len(regions)
-    widest = max(size(node.shape) for node in network.nodes)
-    return rows * products(network, network.output) <= PRODUCTS and rows * widest <= ELEMENTS
+    return rows * products(network, network.output) <= PRODUCTS and rows * network.widest <= ELEMENTS
 
 
 def _verdict(status: Status, clock: Clock, seed: int, **more: Any) -> Verdict:
     return Verdict(status=status, seconds=clock.elapsed, seconds_by_phase=clock.phases, seed=seed, **more)
+
+
+def _proved_all(model: Model, regions: Sequence[Region], clock: Clock, seed: int, **more: Any) -> Verdict:
+    expect_agreement(model, regions)
+    return _verdict("unsat", clock, seed, **more)
 
 
 def _counterexample(model: Model, regions: Sequence[Region], clock: Clock) -> Counterexample | None:
@@ -94,13 +97,6 @@ def _counterexample(model: Model, regions: Sequence[Region], clock: Clock) -> Co
                 return found
         x = objective.clip(x - step * objective.half_width[:, None] * np.sign(gradient))  # type: ignore[arg-type]
     return None
-
-
-def _by_box(regions: Sequence[Region]) -> Iterator[list[Region]]:
-    groups: dict[tuple[bytes, bytes], list[Region]] = {}
-    for region in regions:
-        groups.setdefault(region.box.key, []).append(region)
-    yield from groups.values()
 
 
 def _proved(network: Network, regions: Sequence[Region], clock: Clock) -> bool:
@@ -122,7 +118,7 @@ def _proved(network: Network, regions: Sequence[Region], clock: Clock) -> bool:
 
 def _quick(network: Network, regions: Sequence[Region]) -> bool:
     """Whether one box takes no time, and every region can be proved of it."""
-    symbols = network.inputs + sum(network.widths)
+    symbols = network.inputs + network.neurons
     return all(len(r.constant) for r in regions) and symbols * products(network, network.output) <= PRODUCTS
 
 
@@ -142,4 +138,4 @@ def _bisected(
     more: dict[str, Any] = {"subproblems": tree.subproblems, "branching": "input"}
     if tree.found is not None:
         return _verdict("sat", clock, seed, counterexample=tree.found, **more)
-    return _verdict("unsat", clock, seed, **more) if tree.proved else None
+    return _proved_all(model, regions, clock, seed, **more) if tree.proved else None

@@ -40,8 +40,7 @@ class Costs:
         return entries + self.neuron * form.neurons + self.input * form.inputs
 
     def graph(self, network: Network) -> float:
-        neurons = sum(network.widths)
-        return products(network, len(network.nodes) - 1) + self.graph_neuron * neurons
+        return products(network, len(network.nodes) - 1) + self.graph_neuron * network.neurons
 
     def backwards(self, network: Network, ambiguous: Sequence[int]) -> float:
         """Of bounding all layers backwards, once, given how many neurons of each have no sign yet."""
@@ -57,7 +56,7 @@ class Costs:
 
     def forwards(self, network: Network, inputs: int, ambiguous: Sequence[int]) -> float:
         """Of bounding the parts of a box forwards, every input halved once or as many parts as there may be."""
-        each = products(network, network.output) + self.symbol_neuron * sum(network.widths)
+        each = products(network, network.output) + self.symbol_neuron * network.neurons
         return min(2.0**inputs, self.parts) * (inputs + sum(ambiguous)) * each
 
     def _entries(self, weight: Tensor) -> float:

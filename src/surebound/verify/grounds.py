@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from surebound.network.graph import Network
 from surebound.problem import Region
+from surebound.verify.bounder import RegionPlanes
 from surebound.verify.clock import Clock
 from surebound.verify.iterations import Iteration
 from surebound.verify.record import InputSink, NeuronSink
@@ -28,6 +29,7 @@ class Neurons:
     seed: int
     numbers: NDArray[np.int64] | None  # of the subject's neurons in the whole network, if there is to be a proof
     iteration: Iteration | None = None  # how many a node gets by now
+    planes: RegionPlanes | None = None  # that were found, after which no more are
 
     def at(self, clock: Clock) -> "Neurons":
         return replace(self, subject=replace(self.subject, check=clock.check))
@@ -36,7 +38,14 @@ class Neurons:
         sink = self.sink()
         least = None if sink is None else sink.least
         space = NeuronSpace(
-            self.subject, self.rule, self.strategy, clock, memory=self.memory, seed=self.seed, least=least
+            self.subject,
+            self.rule,
+            self.strategy,
+            clock,
+            memory=self.memory,
+            seed=self.seed,
+            least=least,
+            planes=self.planes,
         )
         space.iteration = self.iteration or space.iteration
         return space
@@ -62,4 +71,4 @@ class Inputs:
         return InputSpace(self.network, self.regions, self.strategy, clock, recorded=self.recorded)
 
     def sink(self) -> InputSink | None:
-        return InputSink(len(self.regions), sum(self.network.widths)) if self.recorded else None
+        return InputSink(len(self.regions), self.network.neurons) if self.recorded else None

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.form import Form, affine
-from surebound.bounds.minimum import BallMinimum
 from surebound.bounds.planet_lp import leaf_multipliers
 from surebound.network.arrays import tensor, to_numpy
 from surebound.problem import Vector
@@ -65,7 +64,7 @@ class _Cuts:
     """Half spaces normal·x + offset ≤ 0 that hold the ball of a form, if it has one."""
 
     def __init__(self, form: Form) -> None:
-        self._balls = form.minimum.balls if isinstance(form.minimum, BallMinimum) else None
+        self._balls = form.minimum.balls
         self._device = form.enclosure.network.device
         self.normals, self.offsets = np.zeros((0, form.inputs)), np.zeros(0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -12,6 +12,9 @@ from surebound.network.arrays import Precision, concat, counting, library, repea
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+_COLUMNS = ("region", "bound", "depth", "split", "number")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +38,18 @@ class Nodes:
         return len(self.region)
 
     def __getitem__(self, index: Tensor) -> Nodes:
-        state = {name: value[index] for name, value in self.state.items()}
-        return Nodes(
-            self.region[index], self.bound[index], self.depth[index], self.split[index], self.number[index], state
-        )
+        return Nodes.of({name: value[index] for name, value in self.columns().items()})
+
+    def columns(self) -> dict[str, Tensor]:
+        """Everything that is known of the nodes, by name. # (nodes, …) each"""
+        return {**{name: getattr(self, name) for name in _COLUMNS}, **self.state}
+
+    @staticmethod
+    def of(columns: Mapping[str, Tensor]) -> Nodes:
+        """The nodes that have these columns."""
+        state = dict(columns)
+        region, bound, depth, split, number = (state.pop(name) for name in _COLUMNS)
+        return Nodes(region, bound, depth, split, number, state)
 
     def halved(self) -> Nodes:
         """Each node twice in a row, one level deeper: its halves, once their splits are put in."""
@@ -47,18 +58,13 @@ class Nodes:
 
     def tensors(self, device: str = "cpu") -> Nodes:
         """The same over torch's tensors on a device, which share the numbers if they are there."""
-        state = {name: tensor(value, device) for name, value in self.state.items()}
-        own = (self.region, self.bound, self.depth, self.split, self.number)
-        region, bound, depth, split, number = (tensor(column, device) for column in own)
-        return Nodes(region, bound, depth, split, number, state)
+        return Nodes.of({name: tensor(value, device) for name, value in self.columns().items()})
 
 
 def joined(parts: Sequence[Nodes]) -> Nodes:
     """Batches of one space, one after the other."""
-    own = ([getattr(p, name) for p in parts] for name in ("region", "bound", "depth", "split", "number"))
-    region, bound, depth, split, number = (concat(column, 0) for column in own)
-    state = {name: concat([p.state[name] for p in parts], 0) for name in parts[0].state}
-    return Nodes(region, bound, depth, split, number, state)
+    columns = [part.columns() for part in parts]
+    return Nodes.of({name: concat([part[name] for part in columns], 0) for name in columns[0]})
 
 
 def halves_by_sign(parents: Nodes, first: Tensor | None = None) -> Nodes:

@@ -34,7 +34,7 @@ class Relaxed:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class Solved:
     """What the LP says of a subproblem: an optimum, multipliers that may prove it empty, both, or nothing."""
 
     relaxed: Relaxed | None
@@ -77,7 +77,7 @@ class NodeLP:
         self._solver.changeColCost(int(t[0]), 1.0)
         self._inputs, self._signs = n, np.zeros(m, dtype=np.int8)
 
-    def solve(self, signs: Signs, seconds: float) -> Answer:
+    def solve(self, signs: Signs, seconds: float) -> Solved:
         """The LP with these splits."""
         import highspy
 
@@ -93,19 +93,19 @@ class NodeLP:
             status = self._solver.getModelStatus()
         if status in infeasible:
             _, exists, ray = self._solver.getDualRay()  # type: ignore[attr-defined]  # missing from highspy's stubs
-            return Answer(None, (np.asarray(ray), -np.asarray(ray)) if exists else ())
+            return Solved(None, (np.asarray(ray), -np.asarray(ray)) if exists else ())
         if status != state.kOptimal:
             self._solver.clearSolver()
-            return Answer(None)
+            return Solved(None)
         solution = self._solver.getSolution()
         columns = np.asarray(solution.col_value)
         x, xhat = columns[self._x], columns[self._xhat]
         value = float(self._solver.getInfo().objective_function_value)
         inputs = self.subject.network.array(columns[: self._inputs])
         relaxed = Relaxed(value, inputs, xhat, np.abs(x - np.maximum(xhat, 0.0)))
-        return Answer(relaxed, (np.asarray(solution.row_dual),) if value > 0 else ())
+        return Solved(relaxed, (np.asarray(solution.row_dual),) if value > 0 else ())
 
-    def proof(self, signs: Signs, answer: Answer) -> dict[str, Tensor] | None:
+    def proof(self, signs: Signs, answer: Solved) -> dict[str, Tensor] | None:
         """Those of an answer's multipliers that prove, by the sound bound, that there is no counterexample, if any."""
         for y in answer.multipliers:
             duals = self.subject.multipliers(*self._duals(signs, y))

@@ -8,12 +8,13 @@ from surebound.bounds.device import plain_convolutions
 from surebound.errors import UsageError
 from surebound.network.graph import Network
 from surebound.network.model import Model
-from surebound.problem import Property, Robustness, Status, Verdict, listed
+from surebound.problem import Property, Robustness, Status, Verdict, by_box, listed
 from surebound.proof.record import BoxRecord
 from surebound.proof.write import Proof
 from surebound.verify.begun import Begun
 from surebound.verify.cascade import Question, Settled, run
 from surebound.verify.clock import Clock
+from surebound.verify.confirm import expect_agreement
 from surebound.verify.engine import Engine
 from surebound.verify.options import Options
 from surebound.verify.progress import OnProgress
@@ -40,12 +41,14 @@ def verify(
     model.check_fits(prop)
     if prop.regions:
         options.check_norm(prop.regions[0].box.norm)
-    questions = _by_box(prop, network if options.proof else None)
+    questions = _questions(prop, network if options.proof else None)
     if begun is not None and not options.proof:
         for question in questions:
             question.begun = begun.tensors(options.device)
     with plain_convolutions(options.device):
         outcome = _decide(Engine(model, options, clock), questions)
+        if outcome.end == "proved":
+            expect_agreement(model, prop.regions)
     return Verdict(
         status=_STATUS[outcome.end],
         counterexample=outcome.counterexample,
@@ -87,16 +90,13 @@ def _decide(engine: Engine, questions: Sequence[Question]) -> Settled:
     return total
 
 
-def _by_box(prop: Property, recorded: Network | None) -> list[Question]:
-    """A question for each box, which is then bounded once, whether or not its regions share the object.
+def _questions(prop: Property, recorded: Network | None) -> list[Question]:
+    """A question for each box, which is then bounded once.
 
     Those of a network that is recorded are to write down their proofs.
     """
-    groups: dict[tuple[bytes, bytes], list[int]] = {}
-    for number, region in enumerate(prop.regions):
-        groups.setdefault(region.box.key, []).append(number)
     questions = []
-    for box, numbers in enumerate(groups.values()):
+    for box, numbers in enumerate(by_box(prop.regions)):
         regions = [prop.regions[number] for number in numbers]
         if prop.places is not None:
             box, numbers = prop.places[numbers[0]][1], [prop.places[number][0] for number in numbers]

@@ -9,19 +9,18 @@ import os
 import tempfile
 import zlib
 from array import array
+from collections import Counter
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surebound.errors import ResourceError
+from surebound.errors import ResourceError, reason
 from surebound.network.arrays import alike, to_numpy
 from surebound.verify.node import Nodes
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_COLUMNS = ("region", "bound", "depth", "split", "number")
 
 
 @final
@@ -64,12 +63,13 @@ class Queue:
         """`budget` in bytes; what does not fit is kept on disk."""
         self._budget, self._depth_first = budget, depth_first
         self._record = np.dtype([])
-        self._sample: Tensor | None = None  # of the library that nodes are of
+        self._sample: Tensor | None = None  # shows whether nodes are NumPy's or torch's
         self._in_memory = 0
         self._memory: NDArray[np.void] = np.empty(0, self._record)
         self._disk: _Spill | None = None
         self._heap: list[tuple[float, int]] = []
         self._unused: list[int] = []
+        self._regions = Counter[int]()
         self._top = self._pushed = 0
 
     def __len__(self) -> int:
@@ -83,13 +83,18 @@ class Queue:
         return float("-inf") if self._depth_first else self._heap[0][0]
 
     @property
+    def regions(self) -> list[int]:
+        """Those that have nodes here, in order."""
+        return sorted(+self._regions)
+
+    @property
     def spilled(self) -> bool:
         """Whether some of it is on disk."""
         return self._disk is not None
 
     def push(self, nodes: Nodes) -> None:
         """Add nodes."""
-        columns = {**{name: getattr(nodes, name) for name in _COLUMNS}, **nodes.state}
+        columns = nodes.columns()
         if not self._record.names:
             self._begin(np.dtype([(n, to_numpy(v[:0]).dtype, tuple(v.shape[1:])) for n, v in columns.items()]))
             self._sample = nodes.region[:0]
@@ -100,6 +105,7 @@ class Queue:
         for bound, slot in zip(nodes.bound.tolist(), slots, strict=True):
             self._pushed += 1  # all of them first: `lowest` holds also if the disk is full
             heapq.heappush(self._heap, (-self._pushed if self._depth_first else bound, slot))
+        self._regions.update(nodes.region.tolist())
         self._write(np.array(slots, dtype=np.int64), records)
 
     def _begin(self, record: "np.dtype[np.void]") -> None:
@@ -114,9 +120,9 @@ class Queue:
         for slot in slots:
             heapq.heappush(self._unused, slot)
         assert self._sample is not None
-        columns = {name: alike(records[name].copy(), self._sample) for name in self._record.names or ()}
-        region, bound, depth, split, number = (columns.pop(name) for name in _COLUMNS)
-        return Nodes(region, bound, depth, split, number, columns)
+        nodes = Nodes.of({name: alike(records[name].copy(), self._sample) for name in self._record.names or ()})
+        self._regions.subtract(nodes.region.tolist())
+        return nodes
 
     def close(self) -> None:
         """Free the temporary file, if there is one."""
@@ -142,7 +148,7 @@ class Queue:
         try:
             stored = self._disk.read(slot)
         except OSError as error:
-            raise ResourceError(f"{_OUTGREW} cannot be read back from '{_place()}' ({_reason(error)})") from error
+            raise ResourceError(f"{_OUTGREW} cannot be read back from '{_place()}' ({reason(error)})") from error
         return np.frombuffer(stored, self._record)[0]  # type: ignore[no-any-return]
 
     def _write(self, slots: NDArray[np.int64], records: NDArray[np.void]) -> None:
@@ -163,7 +169,7 @@ class Queue:
             self._disk.write(slot, record.tobytes())
         except OSError as error:
             raise ResourceError(
-                f"{_OUTGREW} cannot be kept in '{_place()}' ({_reason(error)}); "
+                f"{_OUTGREW} cannot be kept in '{_place()}' ({reason(error)}); "
                 "expected room there, $TMPDIR to name a folder with room, or a larger --memory"
             ) from error
 
@@ -176,7 +182,3 @@ def _place() -> str:
         return tempfile.gettempdir()
     except OSError:
         return "a temporary folder"
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -14,6 +14,7 @@ from surebound.network.arrays import to_numpy
 from surebound.proof import ROOM
 from surebound.proof.forest import Forest, Leaves
 from surebound.proof.record import BoxRecord
+from surebound.verify.bounder import RegionPlanes
 from surebound.verify.node import Nodes
 from surebound.verify.subject import Subject
 from surebound.verify.tree import How
@@ -55,22 +56,32 @@ class NeuronSink:
         self._close(nodes)
 
     def _close(self, nodes: Nodes) -> None:
+        planed = _planed(nodes)
+        for some, planes in ((~planed, False), (planed, True)):
+            if bool(some.any()):
+                self._put(nodes[some], planes)
+
+    def _put(self, nodes: Nodes, planes: bool) -> None:
         signs, alpha, beta = (to_numpy(nodes.state[name][:, self._open]) for name in ("signs", "alpha", "beta"))
         mix = nodes.state.get("mix")
         number = to_numpy(nodes.number)
-        self.forest.close(Leaves(number, signs, alpha, beta, None if mix is None else to_numpy(mix)))
+        self.forest.close(Leaves(number, signs, alpha, beta, None if mix is None else to_numpy(mix), planes))
 
     def _merged(self, nodes: Nodes) -> Nodes:
-        """Close what takes the place of two halves; the nodes that are left."""
-        number = nodes.number.tolist()
-        pairs = [i for i, n in enumerate(number[:-1]) if n in self._halves and number[i + 1] == n + 1]
+        """Close what takes the place of two halves, both bounded by lines; the nodes that are left."""
+        number, planed = nodes.number.tolist(), _planed(nodes).tolist()
+        pairs = [i for i, n in enumerate(number[:-1]) if n in self._halves and number[i + 1] == n + 1 and not planed[i]]
         if not pairs:
             return nodes
         self._tried += len(pairs)
         device = nodes.number.device
         first, row = torch.tensor(pairs, device=device), torch.arange(len(pairs), device=device)
         parent, neuron = torch.tensor([self._halves[number[i]] for i in pairs], device=device).T
-        state = {name: (value[first] + value[first + 1]) / 2 for name, value in nodes.state.items() if name != "signs"}
+        state = {
+            name: (value[first] + value[first + 1]) / 2
+            for name, value in nodes.state.items()
+            if name not in ("signs", "planes")
+        }
         signs = nodes.state["signs"][first]
         signs[row, neuron], state["beta"][row, neuron] = 0, 0.0
         state["alpha"][row, neuron] = self._subject.fast_relaxation.lower_slope[neuron]
@@ -87,6 +98,11 @@ class NeuronSink:
         left = torch.ones_like(nodes.number, dtype=torch.bool)
         left[first[proved]] = left[first[proved] + 1] = False
         return nodes[left]
+
+
+def _planed(nodes: Nodes) -> Tensor:
+    """Which nodes were bounded with planes; by whatever has none, none were. # (nodes,) bool"""
+    return nodes.state.get("planes", torch.zeros_like(nodes.region, dtype=torch.bool))
 
 
 class InputSink:
@@ -114,10 +130,11 @@ class Recording:
     record: BoxRecord
     regions: Sequence[int]
 
-    def neurons(self, subject: Subject, forest: Forest) -> None:
-        """Trees over neurons proved all regions."""
+    def neurons(self, subject: Subject, forest: Forest, planes: RegionPlanes) -> None:
+        """Trees over neurons proved all regions, some of them with planes."""
         for root, region in enumerate(self.regions):
-            self.record.by_tree(region, subject.specification.count(root), forest, root)
+            some = self.record.planes(subject.form, planes[root]) if root in planes else {}
+            self.record.by_tree(region, subject.specification.count(root), forest, root, some)
 
     def inputs(self, forest: Forest) -> None:
         """Trees over parts of the box did."""

@@ -24,6 +24,8 @@ from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs
 from surebound.verify.record import Recording
 from surebound.verify.subject import Subject, specify
 
+_COSTS = Costs()
+
 
 def root_bounds(engine: Engine, subject: Subject, recording: Recording | None = None) -> Tensor:
     """A sound bound of each region, without splits. # (regions,) float64"""
@@ -66,30 +68,29 @@ def _learn(engine: Engine, question: Question, enclosure: Enclosure) -> Tensor:
     return subject.fast_relaxation.intercept * bounded.lam[question.learn(sound)].clamp_min(0.0)
 
 
-def settle_the_rest(engine: Engine, box: Domain, known: Enclosure, costs: Costs = Costs()) -> Enclosure:
+def settle_the_rest(engine: Engine, box: Domain, known: Enclosure) -> Enclosure:
     """Bound all layers, given what is known of them, or leave them as they are if that would take too long.
 
     Intervals leave more signs open than there will be once the layers before are bounded.
     """
-    if PASSES * _passes(known, costs) > costs.too_many * affordable(engine):
+    if PASSES * _passes(known) > _COSTS.too_many * affordable(engine):
         return known
     enclosure = engine.enclosure(box)
     settle_layers(enclosure, engine.clock.check, known=known, budget=affordable(engine))
     return enclosure
 
 
-def folding(enclosure: Enclosure, costs: Costs = Costs()) -> float:
+def folding(enclosure: Enclosure) -> float:
     """Multiply-adds that folding a network is expected to take, with α-CROWN for the neurons whose sign is open."""
-    return costs.folding * _passes(enclosure, costs)
+    return _COSTS.folding * _passes(enclosure)
 
 
-def _passes(enclosure: Enclosure, costs: Costs) -> float:
-    layers = [enclosure.layer(k) for k in range(len(enclosure.network.layers))]
-    return costs.passes(enclosure.network, [int(((low < 0) & (high > 0)).sum()) for low, high in layers])
+def _passes(enclosure: Enclosure) -> float:
+    return _COSTS.passes(enclosure.network, enclosure.ambiguous())
 
 
 def matter(cost: Tensor, share: float) -> Tensor:
-    """The neurons that cost each region most: as few as have together a share of what all cost.
+    """The neurons that cost each region most: the fewest that together make up a share of the whole cost.
 
     >>> matter(torch.tensor([[5.0, 0.0, 4.0, 1.0]]), 0.8).tolist()
     [True, False, True, False]

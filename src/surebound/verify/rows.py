@@ -15,8 +15,7 @@ from surebound.bounds.timed import Check
 from surebound.network.activation import Lines as Kind
 from surebound.network.cost import CHUNK_ELEMENTS
 from surebound.network.graph import Network
-from surebound.network.linear import size
-from surebound.problem import Region, stack_rows
+from surebound.problem import Region, padded_rows
 from surebound.proof import ROOM
 from surebound.verify.cascade import Question, Settled
 
@@ -62,7 +61,7 @@ class Rows:
     @property
     def _most(self) -> int:
         """Rows bounded at once."""
-        return max(1, self.elements // max(size(node.shape) for node in self.network.nodes))
+        return max(1, self.elements // self.network.widest)
 
     def _batches(self, open_: Sequence[Question]) -> Iterator[list[Question]]:
         """Questions with about as many rows each, since all of a batch are given as many as the largest has."""
@@ -82,12 +81,10 @@ class Rows:
         enclosure = enclosure_over(self.network, [some[0].box for some in regions])
         enclosure.extend(len(self.network.nodes) - 1)
         counts = [sum(len(region.constant) for region in some) for some in regions]
-        most = max(counts)
-        stacked = [stack_rows(some, most) for some in regions]
-        on_output, on_input, constant = (self.network.array(np.stack(part)) for part in zip(*stacked, strict=True))
+        on_output, on_input, constant = map(self.network.array, padded_rows(regions))
         slopes = _SLOPES[lines]
         bounds = []
-        for at in torch.arange(most, device=constant.device).split(max(1, self._most // len(regions))):
+        for at in torch.arange(max(counts), device=constant.device).split(max(1, self._most // len(regions))):
             self.check()
             rows = on_output[:, at], on_input[:, at], constant[:, at]
             bounds.append(

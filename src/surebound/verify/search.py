@@ -12,8 +12,8 @@ from surebound.verify.begun import Begun
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.crew import Crew
 from surebound.verify.grounds import Inputs, Neurons
+from surebound.verify.look import TryPoints
 from surebound.verify.pieces import Sharing
-from surebound.verify.points import TryPoints
 from surebound.verify.queue import Queue
 from surebound.verify.record import Recording
 from surebound.verify.spaces.points import PointSpace
@@ -34,7 +34,7 @@ class Outcome:
     subproblems: int = 0
     lower_bound: float = float("-inf")
     reason: str = ""
-    by: str = ""  # who searched, if that was a question
+    by: str = ""  # workers or threads, where there was a choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +56,32 @@ def search_neurons(
     """Decide whether any open region of the subject holds a counterexample, by splitting neurons."""
     record = limits.record
     numbers = None if record is None else record.record.neurons(subject.form)
+    unsayable = record is not None and not record.record.sayable(subject.form)
     ground = Neurons(
-        subject=subject, rule=rule, strategy=strategy, memory=limits.memory, seed=limits.seed, numbers=numbers
+        subject=subject,
+        rule=rule,
+        strategy=strategy,
+        memory=limits.memory,
+        seed=limits.seed,
+        numbers=numbers,
+        planes={} if unsayable else None,
     )
     sink, other = ground.sink(), ground.sink(merging=False)
     space = ground.space(clock)
     stands = Standstill(strategy.standstill, strategy.standstill_share, subject.margin)
     programs = Programs(subject, strategy, clock, try_points, stands, other)
-    crew = Crew.of(limits.sharing, strategy, lambda: replace(ground, iteration=space.iteration), sink)
+
+    def shared() -> Neurons:
+        """What others get, who look for no planes themselves."""
+        return replace(ground, iteration=space.iteration, planes=space.bounder.found)
+
+    crew = Crew.of(limits.sharing, strategy, shared, sink, ready=lambda: space.bounder.settled(search.queue.regions))
     search = _Search(space, clock, try_points, limits, sink, crew, programs)
     outcome = search.run()
     if record is not None and outcome.end == "proved":
-        proof = sink if search.tree.proved else other
+        proof, planes = (sink, space.bounder.found) if search.tree.proved else (other, {})
         assert proof is not None
-        record.neurons(subject, proof.forest)
+        record.neurons(subject, proof.forest, planes)
     return outcome
 
 
@@ -149,12 +161,13 @@ class _Search:
         self.clock, self.limits, self.crew, self.programs = clock, limits, crew, programs
         self.queue = Queue(limits.memory)
         self.tree = Tree(space, self.queue, clock, try_points, sink)
+        self.trees = [self.tree] if programs is None else [self.tree, programs.tree]  # either may decide
         if limits.begun is not None:
             self.tree.resume(limits.begun.nodes, limits.begun.subproblems)
 
     def run(self) -> Outcome:
         try:
-            return self._ended(self._grow())
+            return self._outcome(*self._ended(self._grow()))
         except OutOfTime:
             return self._outcome("time", "the time ran out")
         except ResourceError as error:
@@ -165,7 +178,7 @@ class _Search:
                 self.crew.leave()
 
     def _grow(self) -> str | None:
-        """Let the tree grow, the programs taking turns with it; by others, once they are to take part."""
+        """Grow the tree until it ends. Linear programs take turns with it; workers take over when they are due."""
         pauses: list[Pause] = [] if self.programs is None else [self.programs.due]
         pauses += [self._slow, self._hopeless]
         grow = self.tree.grow
@@ -191,36 +204,24 @@ class _Search:
         tree = self.tree
         return tree.pace.takes_longer(seconds, lowest=tree.frontier, queue=tree.open)
 
-    def _ended(self, reason: str | None) -> Outcome:
+    def _ended(self, reason: str | None) -> tuple[End, str]:
+        """How the search ended, and why, given the reason for which it grows no more."""
         if reason == "slow":
-            return self._outcome("slow")
+            return "slow", ""
         if reason == "hopeless":
-            return self._outcome("time", "stopped early: not expected to end in time")
-        if self.tree.proved or self._programs_proved:
-            return Outcome(end="proved", subproblems=self._subproblems, lower_bound=float("inf"), by=self._by)
-        return self._outcome(
-            "undecided", f"{self.tree.undecided} subproblems cannot be split and are within rounding of the threshold"
-        )
-
-    @property
-    def _programs_proved(self) -> bool:
-        return self.programs is not None and self.programs.tree.proved
-
-    @property
-    def _subproblems(self) -> int:
-        return self.tree.subproblems + (0 if self.programs is None else self.programs.tree.subproblems)
+            return "time", "stopped early: not expected to end in time"
+        if any(tree.proved for tree in self.trees):
+            return "proved", ""
+        left = f"{self.tree.undecided} subproblems cannot be split and are within rounding of the threshold"
+        return "undecided", left
 
     def _outcome(self, end: End, reason: str = "") -> Outcome:
-        found = self.tree.found or (None if self.programs is None else self.programs.tree.found)
+        found = next((tree.found for tree in self.trees if tree.found is not None), None)
         return Outcome(
             end=end if found is None else "violated",
             counterexample=found,
-            subproblems=self._subproblems,
-            lower_bound=self.tree.lowest,
+            subproblems=sum(tree.subproblems for tree in self.trees),
+            lower_bound=float("inf") if end == "proved" else self.tree.lowest,
             reason=reason if found is None else "",
-            by=self._by,
+            by="" if self.crew is None else self.crew.told,
         )
-
-    @property
-    def _by(self) -> str:
-        return "" if self.crew is None else self.crew.told

@@ -75,8 +75,7 @@ class Bisection:
         with engine.clock.phase("root"):
             enclosure = engine.enclosure(question.open[0].box)
             forwards(network, engine.clock.check).tighten(enclosure)
-            layers = [enclosure.layer(k) for k in range(len(network.layers))]
-        ambiguous = [int(((low < 0) & (high > 0)).sum()) for low, high in layers]
+            ambiguous = enclosure.ambiguous()
         backwards = costs.backwards(network, ambiguous)
         if sum(ambiguous) <= strategy.neuron_limit or backwards < costs.forwards(network, varying, ambiguous):
             return None

@@ -51,8 +51,8 @@ class Strategy:
     # The root
     layers: LayerBounding = field(default_factory=LayerBounding)  # bounds on the layers, once for a box
     root: Ascent = Ascent(iterations=20)  # and on the property, before any split
-    matter_shares: tuple[float, ...] = (0.8, 0.9)  # of what relaxations cost, whose neurons large networks bound first,
-    matter_time: float = 0.3  # of the remaining time, beyond which they are not bounded any more tightly
+    matter_shares: tuple[float, ...] = (0.8, 0.9)  # large networks first bound the neurons with this share of the cost,
+    matter_time: float = 0.3  # and no more layers if that would take more than this share of the remaining time
     folded_limit: int = 2**27  # numbers in a folded form's matrices, 1 GiB in float64; beyond, the graph form is used
 
     # What is split
@@ -65,7 +65,7 @@ class Strategy:
     iterations: Iterations = Iterations()
     planes_after: int | None = 500  # subproblems of a region before it gets planes above its neurons; None: no planes
     planes: Ascent = Ascent(iterations=40)  # by which they are found,
-    planes_gain: float = 0.05  # of what its root's bound lacks, which they have to gain to be kept,
+    planes_gain: float = 0.05  # kept if they gain this share of what the root's bound lacks,
     planes_limit: int = 2**24  # numbers in the forms of all regions that have some
     polish: int = 4  # times as many iterations for a node whose duals are the bottleneck; 1: none
     batch: int | None = None  # nodes bounded at once; None: by memory and cache
@@ -84,22 +84,23 @@ class Strategy:
     patience: float = 10.0  # seconds that it may be expected to take before layers are bounded more tightly
     refinements: tuple[Refinement, ...] = (Refinement(rounds=2), Refinement(rounds=6), Refinement(rounds=10))
     refine_share: float = 0.4  # of the remaining time, for one of them
-    refine_gain: float = 0.2  # of the lowest root bound's distance to 0, below which there is no further one
+    refine_gain: float = 0.2  # a refinement that gains a smaller share of the root bound's distance to 0 is the last
 
     # A search that stands still
     programs: bool = True  # linear programs take turns with it
     standstill: int = 500  # subproblems before it is asked, then again whenever they have doubled
-    standstill_share: float = 0.01  # of the distance to 0, a smaller rise of the lowest bound than which is none
+    standstill_share: float = 0.01  # a rise of the lowest bound by less than this share of its distance to 0 is none
     program_entries: int = 2**16  # in the matrices of a folded form, up to which its programs take milliseconds
 
     # A search that others take part in
     alone: float = 2.0  # seconds of it before that; starting a worker takes one,
     alone_batches: int = 6  # and batches, after which it is known whether it is slow
-    trial: float = 1.0  # seconds with one thread, to see whether workers are faster than threads,
-    trial_gain: float = 1.1  # which they are if they are expected to be so many times as fast
+    trial: float = 1.0  # seconds with all threads, and then with one, to see whether workers may be faster,
+    trial_gain: float = 1.1  # which is so if they are expected to be so many times as fast,
+    trial_workers: float = 3.0  # and seconds with workers, to see whether they are
 
     # Proofs
-    merging: float = 0.05  # of the nodes of a search that is written down are bounded again, to make one leaf of two
+    merging: float = 0.05  # the share of nodes that are bounded again, to write one leaf in place of two
 
     # The search over inputs
     remembered: int = 4096  # neurons up to which a box keeps its layers' bounds for its parts

@@ -16,8 +16,8 @@ from surebound.network.arrays import counting, library
 from surebound.problem import Counterexample
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.early_stop import Pace
+from surebound.verify.look import TryPoints
 from surebound.verify.node import Nodes
-from surebound.verify.points import TryPoints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,7 +113,7 @@ class Sink(Protocol):
         ...
 
     def closed(self, nodes: Nodes, how: How) -> None:
-        """Nodes are not looked at again."""
+        """Nodes are done with: proved by a bound, decided as a leaf, or left undecided."""
         ...
 
 

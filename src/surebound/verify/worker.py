@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -21,7 +21,7 @@ from surebound.verify.queue import Queue
 from surebound.verify.tree import Tree
 from surebound.work import Call, Do, Pool, choose
 
-_OFTEN = 0.5  # seconds between words about a piece
+_OFTEN = 0.2  # seconds between words about a piece
 
 
 @final
@@ -49,9 +49,7 @@ class Searcher:
         self._clock = Clock(None)
         self._ground, self._regions, self._memory = setup.ground.at(self._clock), setup.regions, setup.memory
         self._space = self._ground.space(self._clock)
-        strategy = replace(setup.options.strategy, later_attacks_after=0.0)  # they have begun
-        options = replace(setup.options, strategy=strategy)
-        self._engine = Engine(setup.model, options, self._clock, elsewhere=self._say)
+        self._engine = Engine(setup.model, setup.options, self._clock, elsewhere=self._say)
         self._try_points = self._engine.try_points(self._regions)
         self._pace, self._seconds = Pace(), 0.0
 

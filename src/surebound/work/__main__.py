@@ -61,7 +61,7 @@ class _Orders:
             self._grace = 0.0
 
     def stopped(self, number: int) -> bool:
-        """Whether a task is to stop."""
+        """Whether a task should stop."""
         return self.over or number in self._stopped
 
 

@@ -45,7 +45,7 @@ class Desk(Generic[Task, Result]):
         self.alone = 0.0  # seconds that the last task ran by itself, while other workers had nothing to do
 
     def add(self, task: Task, *, rank: Rank = (), grace: float = 0.0) -> None:
-        """Have a task done: after those of lower rank, and those of its own rank that were there before."""
+        """Queue a task: the lowest rank comes first, and within a rank the task that was added first."""
         self._push(Under(task, rank, grace))
 
     def discard(self, unwanted: Callable[[Task], bool]) -> None:

@@ -115,7 +115,7 @@ class ProcessPool(Generic[Task, Result]):
         return [news for news in found if news is not None]
 
     def _hear(self, worker: _Worker[Task]) -> News[Result] | None:
-        """What a worker says, or that it is dead."""
+        """The next message of a worker, or the news that it died."""
         try:
             news, over = pickle.loads(worker.connection.recv_bytes())
         except (EOFError, OSError):

@@ -48,7 +48,7 @@ def perform(key: str, setup: list[Any], number: int, task: bytes, version: str, 
 
 @cache
 def _jobs() -> SimpleQueue[Callable[[], None]]:
-    """What the one thread of this process that performs tasks is to do next."""
+    """The queue of the one thread of this process that performs tasks."""
     jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     def work() -> None:

@@ -68,7 +68,7 @@ class News(Generic[Result]):
 
 @dataclass(frozen=True, eq=False)
 class Began(News[Result]):
-    """Its worker is ready, and at it."""
+    """Its worker has begun it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,7 +177,7 @@ def test_a_refined_bound_just_below_zero_settles_nothing(monkeypatch: pytest.Mon
     box, row = Box(lower.flatten().numpy(), upper.flatten().numpy()), rng.normal(size=2)
     least = milp_minimum(network, box, row, 0.0).value
     lazy = Strategy(batch=2, patience=-1.0, refinements=(Refinement(rounds=6),))
-    options = Options(timeout=1.0, quick_attack=None, strategy=lazy)
+    options = Options(timeout=3.0, quick_attack=None, strategy=lazy)  # time to be slow in, also on a busy machine
     part = Region(box=box, on_output=row[None], constant=np.array([-1e-6 - least]), strict=np.zeros(1, dtype=bool))
     silent = Model(network, lambda x: np.full((len(x), 2), np.nan, dtype=np.float32), "silent")
     assert verify(silent, Property((part,), 4, 2), options).status != "unsat"

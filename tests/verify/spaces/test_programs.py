@@ -23,7 +23,7 @@ from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.problem import Box, Counterexample, Property, Region
 from surebound.verify.clock import Clock
-from surebound.verify.node_lp import Answer, NodeLP
+from surebound.verify.node_lp import NodeLP, Solved
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
 from surebound.verify.queue import Queue
@@ -246,7 +246,7 @@ def test_wrong_multipliers_prove_nothing_wrong(rng: np.random.Generator) -> None
     for _ in range(300):
         signs = np.where(rng.uniform(size=at.size) < 0.5, np.sign(at), 0).astype(np.int8)
         y = rng.normal(size=heights) * 10.0 ** rng.integers(-6, 6)
-        assert lp.proof(signs, Answer(None, (y, -y, np.full(heights, np.nan), np.full(heights, np.inf)))) is None
+        assert lp.proof(signs, Solved(None, (y, -y, np.full(heights, np.nan), np.full(heights, np.inf)))) is None
 
 
 def test_alignment_by_hand() -> None:
@@ -358,8 +358,8 @@ def test_a_slice_of_time_is_no_proof(rng: np.random.Generator) -> None:
     assert tree.proved
 
 
-@pytest.mark.parametrize("answer", [Answer(None), Answer(None, (np.full(4, np.nan),)), Answer(None, (np.zeros(4),))])
-def test_a_solver_that_answers_nothing_proves_nothing(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", [Solved(None), Solved(None, (np.full(4, np.nan),)), Solved(None, (np.zeros(4),))])
+def test_a_solver_that_answers_nothing_proves_nothing(answer: Solved, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither without an answer nor with one that is empty: subproblems are split until leaves decide."""
     tree = undecided()
     monkeypatch.setattr(NodeLP, "solve", lambda *_: answer)
@@ -384,7 +384,7 @@ def test_a_threshold_at_the_optimum_is_no_proof() -> None:
             relaxed = lp.solve(signs, 10.0).relaxed
             assert relaxed is not None
             multipliers = np.asarray(lp._solver.getSolution().row_dual)
-            assert (lp.proof(signs, Answer(relaxed, (multipliers,))) is not None) == holds
+            assert (lp.proof(signs, Solved(relaxed, (multipliers,))) is not None) == holds
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -23,8 +23,7 @@ from surebound.bounds.timed import timed
 from surebound.network.arrays import concat, counting, double, flat, joined, library, positive, retyped, zeros
 from surebound.network.cost import PASS_PRODUCTS, products
 from surebound.network.graph import Network
-from surebound.network.linear import size
-from surebound.problem import Region
+from surebound.problem import Region, padded_rows
 from surebound.proof import ROOM
 from surebound.verify.clock import Budget, Clock
 from surebound.verify.forwards import sharpest_forwards
@@ -60,24 +59,22 @@ class InputSpace:
     ) -> None:
         """In a search that is `recorded`, a box counts as proved if whoever checks the proof can prove it, too."""
         self.network, self.regions, self.strategy, self.clock = network, regions, strategy, clock
-        self.recorded, self.rows = recorded, padded_rows(regions, network)
+        self.recorded, self.rows = recorded, [*map(network.array, padded_rows([[region] for region in regions]))]
         scale = library(self.rows[0]).amax(abs(concat([flat(part) for part in self.rows], 1)), 1)
         self.least = (ROOM if recorded else 0.0) * scale  # of a bound that proves
         self.counts = network.array(np.array([len(region.constant) for region in regions]))
-        neurons = sum(network.widths)
-        self.remembered = neurons if neurons <= strategy.remembered else 0
-        self.widest = max(size(node.shape) for node in network.nodes)
+        self.remembered = network.neurons if network.neurons <= strategy.remembered else 0
         self.products = max(products(network, network.output), 1)
         ends = (regions[0].box.lower, regions[0].box.upper)
         lower, upper = (network.array(end).reshape(1, *network.input_shape) for end in ends)
         self.forward = sharpest_forwards(network, lower, upper, clock.check)
         self.looks = Budget(strategy.looks)
-        self.symbols = network.inputs + neurons  # of a box, lately, at most
+        self.symbols = network.inputs + network.neurons  # of a box, lately, at most
 
     @property
     def batch(self) -> int:
         """As many boxes as stay in the cache, and in the time between two looks at the clock."""
-        in_cache = self.strategy.box_elements // (self.widest * self.symbols)
+        in_cache = self.strategy.box_elements // (self.network.widest * self.symbols)
         in_time = PASS_PRODUCTS // (self.products * self.symbols)
         return max(1, min(max(8, in_cache), in_time))
 
@@ -113,7 +110,7 @@ class InputSpace:
             if self.recorded:
                 proved, row = self._as_checked(nodes, proved)
                 state = state | {"row": row}
-            low, high = _all_layers(enclosure)
+            low, high = enclosure.neurons()
             if self.remembered:
                 state = state | {"layers_lower": low, "layers_upper": high}
         with self.clock.phase("branching"):
@@ -168,7 +165,7 @@ class InputSpace:
         from surebound.bounds.root import tighten_layers
 
         claimed, row, proved = library(proved).argwhere(proved)[:, 0], 0 * nodes.region, proved & True
-        together = max(8, self.strategy.box_elements // (2 * self.widest**2))
+        together = max(8, self.strategy.box_elements // (2 * self.network.widest**2))
         for first in range(0, len(claimed), together):
             part = claimed[first : first + together]
             enclosure = self._enclosure(nodes[part])
@@ -239,30 +236,5 @@ def _at_least(x: Tensor, least: float) -> Tensor:
     return library(x).clip(x, least, inf)
 
 
-def _all_layers(enclosure: Enclosure) -> tuple[Tensor, Tensor]:
-    """l̂, û of all neurons, layer after layer. # (boxes, neurons) each"""
-    layers = [enclosure.layer(k) for k in range(len(enclosure.network.layers))]
-    empty = zeros(enclosure.lower[0], enclosure.boxes, 0)
-    low, high = (concat([empty, *(layer[end] for layer in layers)], 1) for end in (0, 1))
-    return low, high
-
-
 def _middle(nodes: Nodes) -> Tensor:
     return (nodes.state["lower"] + nodes.state["upper"]) / 2
-
-
-def padded_rows(regions: Sequence[Region], network: Network) -> tuple[Tensor, Tensor, Tensor]:
-    """All regions' rows, each region's last one repeated so that all have as many.
-
-    # (regions, rows, outputs), (regions, rows, inputs), (regions, rows)
-    """
-    most = max(len(region.constant) for region in regions)
-    index = [np.minimum(np.arange(most), len(region.constant) - 1) for region in regions]
-    none = np.zeros((most, network.inputs))
-    parts = (
-        [region.on_output[i] for region, i in zip(regions, index, strict=True)],
-        [none if region.on_input is None else region.on_input[i] for region, i in zip(regions, index, strict=True)],
-        [region.constant[i] for region, i in zip(regions, index, strict=True)],
-    )
-    on_output, on_input, constant = (network.array(np.stack(part)) for part in parts)
-    return on_output, on_input, constant

@@ -12,7 +12,7 @@ from surebound.bounds.beta_crown import Ascent, Duals, Splits
 from surebound.bounds.witness import on_grid
 from surebound.branching import RULES
 from surebound.branching.rule import Bounding, Rule, open_neurons
-from surebound.verify.bounder import Bounder
+from surebound.verify.bounder import Bounder, RegionPlanes
 from surebound.verify.clock import Budget, Clock
 from surebound.verify.folded_attack import descend
 from surebound.verify.iterations import Iteration
@@ -38,11 +38,13 @@ class NeuronSpace:
         memory: int = 2**31,
         seed: int = 0,
         least: float | None = None,
+        planes: RegionPlanes | None = None,
     ) -> None:
-        """With `least`, proofs are written down: duals that fit into bytes go first, and prove by more than that."""
+        """With `least`, proofs are written down: duals that fit into bytes go first, and prove by more than that.
+        `planes` are those of others who share the search."""
         self.least = least
         self.subject, self.strategy, self.clock = subject, strategy, clock
-        self.bounder = Bounder(subject, strategy, clock, planes=least is None, memory=memory)  # no proof has planes
+        self.bounder = Bounder(subject, strategy, clock, memory=memory, found=planes)
         context = replace(subject.context, bound=self.bounder.bound, evaluate=self.bounder.evaluate)
         self.rule: Rule = RULES[rule](context)
         self.iteration = Iteration(strategy.iterations, strategy.iterations.count)
@@ -70,7 +72,7 @@ class NeuronSpace:
                 self._polish(splits, bounded, ascent)
             proved = self._proved(splits, bounded)
             self.iteration = self.iteration.rested()
-        state = _state(splits, bounded.duals)
+        state = _state(splits, bounded.duals) | {"planes": self.bounder.planed(nodes.region)}
         known = replace(nodes, bound=torch.maximum(bounded.bound, nodes.bound), state=state)
         return Bounded(known, proved, {"bound": bounded.bound, "lam": bounded.lam, "x": bounded.x})
 
@@ -183,7 +185,8 @@ def _state(splits: Splits, duals: Duals) -> dict[str, Tensor]:
 
 def _packed(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Duals in half precision: they are a starting point, and every bound is evaluated anew from them."""
-    return state | {"alpha": state["alpha"].half(), "beta": state["beta"].clamp_max(_BETA_LIMIT).half()}
+    rest = {name: value for name, value in state.items() if name != "planes"}
+    return rest | {"alpha": state["alpha"].half(), "beta": state["beta"].clamp_max(_BETA_LIMIT).half()}
 
 
 def batch_size(subject: Subject, memory: int) -> int:

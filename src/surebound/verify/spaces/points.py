@@ -27,11 +27,9 @@ from surebound.network.activation import ERROR
 from surebound.network.activations import RELU, SIGN_GAP
 from surebound.network.arrays import to_numpy
 from surebound.network.cost import PASS_PRODUCTS, products
-from surebound.network.linear import size
-from surebound.problem import Region
+from surebound.problem import Region, padded_rows
 from surebound.verify.clock import Clock
 from surebound.verify.node import Nodes
-from surebound.verify.spaces.inputs import padded_rows
 from surebound.verify.strategy import Strategy
 from surebound.verify.tree import Bounded, Leaf
 
@@ -48,15 +46,13 @@ class PointSpace:
         self.network, self.strategy, self.clock = enclosure.network, strategy, clock
         self.box = enclosure.lower[0], enclosure.upper[0]  # (1, *input_shape)
         self.around = enclosure.around
-        self.rows, self.regions = padded_rows(regions, self.network), len(regions)
+        self.rows, self.regions = [*map(self.network.array, padded_rows([[r] for r in regions]))], len(regions)
         self.layers = consecutive(self.network.widths)
         self.functions = [function or RELU for function in self.network.functions]
-        known = [enclosure.layer(k) for k in range(len(self.layers))]
-        self.low, self.high = (torch.cat([self.box[0].new_zeros(1, 0), *(k[end] for k in known)], 1) for end in (0, 1))
-        widest = max(size(node.shape) for node in self.network.nodes)
-        in_cache = strategy.box_elements // (widest + self.low.shape[1])
+        self.low, self.high = enclosure.neurons()
+        in_cache = strategy.box_elements // (self.network.widest + self.network.neurons)
         in_time = PASS_PRODUCTS // (16 * max(products(self.network, self.network.output), 1))
-        self.programs = self.network.inputs <= _FEW and self.low.shape[1] <= _FEW  # which then take a millisecond
+        self.programs = self.network.inputs <= _FEW and self.network.neurons <= _FEW  # which then take a millisecond
         self.batch = max(2, min(512, in_cache, in_time))
 
     def roots(self) -> Nodes:
@@ -166,9 +162,7 @@ class PointSpace:
 
     def _form_of(self, enclosure: Enclosure) -> tuple[GraphForm, Tensor, Tensor]:
         """The form of nodes, and the intervals of their neurons as they came out, empty ones included."""
-        layers = [enclosure.layer(k) for k in range(len(self.layers))]
-        empty = self.low[:, :0].expand(enclosure.boxes, 0)
-        low, high = (torch.cat([empty, *(layer[end] for layer in layers)], 1) for end in (0, 1))
+        low, high = enclosure.neurons()
         form = GraphForm.at(enclosure, self.network.output)
         return replace(form, lower=low, upper=torch.maximum(low, high)), low, high
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surebound.bounds.minimum import BallMinimum
 from surebound.bounds.planet_lp import solvable
 from surebound.branching.alignment import alignment
 from surebound.network.arrays import to_numpy
@@ -33,7 +32,7 @@ def suits(subject: Subject, strategy: Strategy) -> bool:
     """Whether the LPs of a subject are small, and so are the numbers in them."""
     form, rows = subject.form, subject.specification.rows
     blocks = form.blocks
-    if blocks is None or isinstance(form.minimum, BallMinimum):  # a ball in ℓ2 is no linear program's
+    if blocks is None or form.minimum.balls is not None:  # a ball in ℓ2 is no linear program's
         return False
     if sum(int(b.weight.count_nonzero()) for b in blocks) > strategy.program_entries:
         return False

@@ -1,4 +1,4 @@
-"""What a search asks when it has points in hand."""
+"""How a search tries out points: is one of them close to a counterexample?"""
 
 from __future__ import annotations
 

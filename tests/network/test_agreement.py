@@ -1,4 +1,6 @@
-"""The check on loading: what a source computes has to be what was read from it, at every point and in every output."""
+"""The check on reading: what a source computes has to be what was read from it, at every point and in every output."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from networks import random_fc
 from numpy.typing import NDArray
 
 from surebound.errors import NetworkError
-from surebound.load.agreement import check_agreement
+from surebound.network.agreement import check_agreement, compare
 from surebound.network.build import Builder
 
 
@@ -52,3 +54,26 @@ def test_a_clip_that_no_point_of_size_one_reaches(rng: np.random.Generator) -> N
 
     with pytest.raises(NetworkError, match="differs from a runtime"):
         check_agreement(network, clipped, "a runtime", "it")
+
+
+def test_outputs_that_cancel_are_compared_with_what_activations_read() -> None:
+    """x + 1000 − (x + 1000) is 0 here; a runtime that adds 10⁻³ to a number around 1,000 has not been misread."""
+    build = Builder((1,))
+    read = build.relu(build.linear(0, np.ones((2, 1)), np.full(2, 1000.0)))
+    network = build.arrays(build.linear(read, np.array([[1.0, -1.0]])))
+    x = np.array([[1.0]], dtype=np.float32)
+
+    def source(y: float) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+        return lambda x: np.full((len(x), 1), y, dtype=np.float32)
+
+    assert compare(network, x, source(1e-3), "a runtime", "it", inner=True)
+    for y, inner in ((1e-3, False), (0.1, True), (np.nan, True)):
+        with pytest.raises(NetworkError, match="differs from a runtime"):
+            compare(network, x, source(y), "a runtime", "it", inner=inner)
+    assert not compare(network, np.array([[np.inf]], dtype=np.float32), source(np.nan), "a runtime", "it")
+
+
+def test_outputs_count_where_no_activation_reads_anything() -> None:
+    build = Builder((1,))
+    network, x = build.arrays(build.linear(0, np.ones((1, 1)))), np.array([[1.0]], dtype=np.float32)
+    assert compare(network, x, lambda x: x * np.float32(1.000001), "a runtime", "it", inner=True)

@@ -2,9 +2,9 @@
 
     python benchmarks/large.py --first 50
 
-One process for each network, on test images of CIFAR-10 at 2/255, with a timeout for each image. The networks are given
-(--cnn7 RUN, --conv-2-255 RUN), or trained once into benchmarks/.cache. An image's seconds are those of its stages,
-each stage's shared among the images in it; memory is the process's peak.
+One process for each network, on test images of CIFAR-10 at 2/255, with a timeout for each image. `conv-2-255` is the
+one in models/; `cnn7` is trained once into benchmarks/.cache. Others can be given (--cnn7 RUN, --conv-2-255 RUN). An
+image's seconds are those of its stages, each stage's shared among the images in it; memory is the process's peak.
 
 Report: benchmarks/results/large.md.
 """

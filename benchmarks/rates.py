@@ -34,7 +34,7 @@ from bounding import (
     share_table,
     widened,
 )
-from cached import Picture, pictures, trained
+from cached import Picture, onnx_file, pictures, trained
 from common import (
     RESULTS,
     SHARED,
@@ -134,11 +134,11 @@ def searches_of(
             yield search
 
 
-def own_searches(folder: Path, data: Path, timeout: float) -> Iterator[Search]:
+def own_searches(network: Path, data: Path, timeout: float) -> Iterator[Search]:
     """Test images at a radius that is too small for an attack, and mostly too large for root bounds."""
     import surebound
 
-    model = surebound.load(folder / "model.onnx")
+    model = surebound.load(onnx_file(network))
     found = 0
     for picture in _breakable(model, [*pictures(data, range(SCANNED))]):
         eps = _nearly_broken(model, picture)
@@ -200,13 +200,13 @@ def instance_pair(instance: Instance, factor: float = 1) -> Pair:
     return prepare(name, model, widened(problem, factor))
 
 
-def _own_pair(name: str, folder: Path, data: Path, eps: str) -> Pair:
+def _own_pair(name: str, network: Path, data: Path, eps: str) -> Pair:
     """The forms of a trained network around the first test image."""
     import surebound
 
     (picture,) = pictures(data, [0])
     problem = surebound.Robustness(picture.x, picture.label, eps)
-    return prepare(f"{name}, ε {eps}", surebound.load(folder / "model.onnx"), problem)
+    return prepare(f"{name}, ε {eps}", surebound.load(onnx_file(network)), problem)
 
 
 def report(searches: Sequence[Search], measured: Sequence[Measured], where: str, timeout: float) -> str:
@@ -254,7 +254,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vnncomp", type=Path, default=SHARED / "vnncomp", help="the folder with instances.csv")
     parser.add_argument("--data", type=Path, default=SHARED / "data", help="the folder of data sets")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="an IBP-R network's folder (default: a cached one)")
+    parser.add_argument("--model", type=Path, metavar="RUN", help="an IBP-R network (default: a cached one)")
     parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
     parser.add_argument("--rounds", type=int, default=3, help="of the second and third table (default 3)")
     parser.add_argument("--timeout", type=float, default=10.0, help="seconds for each search (default 10)")

@@ -9,12 +9,18 @@ import tempfile
 import time
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from common import Log, Record, Unavailable
 from revisions import environment
 from simulation import BATCH
 
-SMALL = 10  # images of the batches that show what a batch costs by itself
+if TYPE_CHECKING:
+    from surebound.evaluate.stages import Certifier
+    from surebound.evaluate.task import Task
+
+PARTS = 5  # in which the first batch is screened again, which shows what a batch costs by itself
 ENGINES = {
     "one process, one thread": ("--threads", "1"),
     "--workers 2": ("--workers", "2"),
@@ -24,14 +30,18 @@ ENGINES = {
 
 def setting(args: argparse.Namespace) -> str:
     """What the recorded times depend on."""
-    return f"{args.model.name}, {args.first} images, eps {args.eps}, timeout {args.timeout:g} s, search {args.search}"
+    return f"{args.model.name}, eps {args.eps}, timeout {args.timeout:g} s, search {args.search}"
 
 
 def record(args: argparse.Namespace, log: Log) -> None:
-    """Certify images as one worker would, and note what each step takes."""
+    """Certify images as one worker would, and note what each step takes.
+
+    Times are processor time, also the one that a timeout is about: the machine may have other things to do.
+    """
     import torch
 
     from surebound.data import load_dataset
+    from surebound.evaluate.room import images_together
     from surebound.evaluate.stages import Certifier, Settings
     from surebound.evaluate.task import Task
     from surebound.load.onnx import load_model
@@ -41,6 +51,7 @@ def record(args: argparse.Namespace, log: Log) -> None:
     eps, data = Fraction(args.eps), load_dataset("cifar10", args.data)
     task = Task(model=args.model, dataset=data, eps=eps, images=range(args.first), settings=settings)
     certifier = Certifier(load_model(task.file), eps, settings)
+    size = images_together(certifier.model.network, settings.passes, BATCH)
     if not _noted(args, log, "start", "worker"):
         code = (
             f"import surebound.evaluate.stages; from surebound.load.onnx import load_model as f; f({str(task.file)!r})"
@@ -48,29 +59,41 @@ def record(args: argparse.Namespace, log: Log) -> None:
         begin = _children()
         subprocess.run([sys.executable, "-c", code], env=environment(), check=True)
         _note(args, log, "start", "worker", _children() - begin)
-    for first in range(0, min(2 * BATCH, args.first), SMALL):
-        if not _noted(args, log, f"screen {SMALL}", first):
-            some = [task.samples[i] for i in task.images[first : first + SMALL]]
-            begin = time.process_time()
-            certifier.screen(some)
-            _note(args, log, f"screen {SMALL}", first, time.process_time() - begin, images=len(some))
-    for first in range(0, args.first, BATCH):
-        some = [task.samples[i] for i in task.images[first : first + BATCH]]
-        known = _noted(args, log, f"screen {BATCH}", first)
-        if known and all(_noted(args, log, "search", int(image)) for image in known["margins"]):
-            continue
-        begin = time.process_time()
-        _, left = certifier.screen(some)
-        if not known:
-            margins = {one.image: one.margin for one in left}
-            seconds = time.process_time() - begin
-            _note(args, log, f"screen {BATCH}", first, seconds, images=len(some), margins=margins)
-        for one in left:
-            if not _noted(args, log, "search", one.image):
+    with patch.object(time, "monotonic", time.process_time):
+        for first in range(0, min(size, args.first), -(-size // PARTS)):
+            if not _noted(args, log, "part", first):
+                some = [task.samples[i] for i in task.images[first : min(first + -(-size // PARTS), size)]]
                 begin = time.process_time()
-                row = certifier.search(task.samples[one.image], one)
-                seconds = time.process_time() - begin
-                _note(args, log, "search", one.image, seconds, margin=one.margin, outcome=row.outcome)
+                certifier.screen(some)
+                _note(args, log, "part", first, time.process_time() - begin, images=len(some))
+        for first in range(0, args.first, size):
+            _record_batch(args, log, certifier, task, range(first, min(first + size, args.first)))
+
+
+def _record_batch(args: argparse.Namespace, log: Log, certifier: "Certifier", task: "Task", images: range) -> None:
+    """Screen a batch, and search what that leaves open."""
+    known = _noted(args, log, "screen", images.start)
+    if known and all(_noted(args, log, "search", int(image)) for image in known["margins"]):
+        return
+    begin = time.process_time()
+    _, left = certifier.screen([task.samples[i] for i in images])
+    if not known:
+        margins = {one.image: one.margin for one in left}
+        _note(
+            args,
+            log,
+            "screen",
+            images.start,
+            time.process_time() - begin,
+            images=len(images),
+            margins=margins,
+        )
+    for one in left:
+        if not _noted(args, log, "search", one.image):
+            begin = time.process_time()
+            row = certifier.search(task.samples[one.image], one)
+            seconds = time.process_time() - begin
+            _note(args, log, "search", one.image, seconds, margin=one.margin, outcome=row.outcome)
 
 
 def _noted(args: argparse.Namespace, log: Log, kind: str, name: object) -> Record | None:
@@ -89,13 +112,14 @@ def _note(args: argparse.Namespace, log: Log, kind: str, name: object, seconds: 
 
 
 def measure(args: argparse.Namespace, log: Log, engine: str) -> None:
-    """The command on the same images, into a new store."""
-    if _noted(args, log, "run", engine):
+    """The command on the first of these images, into a new store."""
+    known = _noted(args, log, "run", engine)
+    if known and known["images"] == args.measured:
         return
     with tempfile.TemporaryDirectory() as folder, _Ray(engine) as address:
         store, summary = Path(folder, "store.sqlite"), Path(folder, "summary.json")
         command = [sys.executable, "-m", "surebound", "certify", str(args.model), "--dataset", "cifar10"]
-        command += ["--data-dir", str(args.data), "--eps", args.eps, "--first", str(args.first)]
+        command += ["--data-dir", str(args.data), "--eps", args.eps, "--first", str(args.measured)]
         command += ["--timeout", str(args.timeout), "--search", args.search, "--store", str(store), "--quiet"]
         command += ["--json", str(summary), *(address if word == "ADDRESS" else word for word in ENGINES[engine])]
         begin = time.perf_counter()
@@ -103,7 +127,7 @@ def measure(args: argparse.Namespace, log: Log, engine: str) -> None:
         if done.returncode:
             raise Unavailable(f"surebound certify ended with exit code {done.returncode}: {done.stderr.strip()}")
         seconds, found = time.perf_counter() - begin, json.loads(summary.read_text())
-        _note(args, log, "run", engine, seconds, outcomes=_outcomes(store), summary=found)
+        _note(args, log, "run", engine, seconds, images=args.measured, outcomes=_outcomes(store), summary=found)
 
 
 def _outcomes(store: Path) -> dict[str, str]:

@@ -1,14 +1,15 @@
 """A certification of 10,000 images on 1 to 1,000 workers, simulated from the measured times of a real one.
 
-    python benchmarks/scale.py --record --measure --resume      # ten minutes on two quiet cores, after a training
-    python benchmarks/scale.py --network conv-2-255 --first 300 --timeout 60 --record --resume    # another network, too
-    python benchmarks/scale.py                                  # the simulations again, from what was recorded
+    python benchmarks/scale.py --record --resume     # an hour or two of one core; what there is by then counts
+    python benchmarks/scale.py --measure --resume    # minutes, on two quiet cores
+    python benchmarks/scale.py                       # the simulations again, from what was recorded
 
 --record certifies CIFAR-10 images in this process, with one thread, and notes the processor time that each batch of
-screening and each search took, and the margin that screening left (--network names one that is trained once into
-benchmarks/.cache, --model a folder). --measure runs the same images by the command: in one process with one thread,
-with two workers, and on a Ray of two nodes with one processor each. Both keep what they have in the log and go on
-after an interruption.
+screening and each search took, and the margin that screening left; timeouts are processor time, too, so that it may
+run beside other work. (By default with the network of models/ that was trained by IBP-R at 2/255; --network names
+others, which may have to be trained, --model any.) --measure runs the first of the same images by the
+command: in one process with one thread, with two workers, and on a Ray of two nodes with one processor each. Both
+keep what they have in the log and go on after an interruption.
 
 The simulation draws 10,000 images from those recorded, with replacement, and certifies them on any number of workers:
 batches are screened first, then what is open is searched from the lowest margin on (*hardest first*), or, to compare,
@@ -25,12 +26,13 @@ import random
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from cached import RECIPES, trained
+from cached import RECIPES, SHIPPED, trained
 from common import RESULTS, SHARED, Log, Record, Unavailable, command_text, machine, markdown_table, write_report
-from recording import ENGINES, SMALL, measure, record
+from recording import ENGINES, measure, record
 from simulation import BATCH, Costs, Image, Losses, replay
 from store import row_rate
 
@@ -60,28 +62,27 @@ def main() -> int:
 
 def recorded(records: Sequence[Record]) -> tuple[list[Image], Costs]:
     """The images that were recorded, and what a batch and a start take; not yet what the store does."""
-    screened = {r["name"]: r for r in records if r["kind"] == f"screen {BATCH}"}
-    small = [r for r in records if r["kind"] == f"screen {SMALL}"]
     searched = {r["name"]: r for r in records if r["kind"] == "search"}
-    if not screened or not small:
-        raise Unavailable("nothing is recorded for these settings: pass --record")
+    screened = [r for r in records if r["kind"] == "screen" and {int(i) for i in r["margins"]} <= searched.keys()]
+    parts = [r for r in records if r["kind"] == "part"]
+    if not screened:
+        raise Unavailable("no batch is recorded with all its searches: pass --record --resume")
+    screened.sort(key=lambda r: r["name"])
+    together, batch = screened[0]["images"], _batch_cost(parts, screened[0])
     images = []
-    for first, r in screened.items():
-        for image in range(first, first + r["images"]):
+    for r in screened:
+        share = max(r["seconds"] - batch, 0.0) / r["images"]
+        for image in range(r["name"], r["name"] + r["images"]):
             one = searched.get(image)
-            share = r["seconds"] / r["images"]
             images.append(Image(share) if one is None else Image(share, one["margin"], one["seconds"]))
-    if missing := {int(i) for r in screened.values() for i in r["margins"]} - searched.keys():
-        raise Unavailable(f"{len(missing)} searches are not recorded yet: pass --record --resume")
-    batch = _batch_cost(small, [screened[first] for first in sorted(screened)][:2])
-    images = [Image(max(i.screening - batch / BATCH, 0.0), i.margin, i.search) for i in images]
-    return images, Costs(start=fmean(r["seconds"] for r in records if r["kind"] == "start"), batch=batch)
+    start = fmean(r["seconds"] for r in records if r["kind"] == "start")
+    return images, Costs(start=start, batch=batch, together=together)
 
 
-def _batch_cost(small: Sequence[Record], large: Sequence[Record]) -> float:
-    """What a batch takes beyond its images: the same images took longer in more batches."""
-    seconds = sum(r["seconds"] for r in small) - sum(r["seconds"] for r in large)
-    return max(seconds / (len(small) - len(large)), 0.0)
+def _batch_cost(parts: Sequence[Record], whole: Record) -> float:
+    """What a batch takes beyond its images: the same images took longer in parts."""
+    seconds = sum(r["seconds"] for r in parts) - whole["seconds"]
+    return max(seconds / max(len(parts) - 1, 1), 0.0)
 
 
 def drawn(images: Sequence[Image], count: int, seed: int = 0) -> list[Image]:
@@ -158,14 +159,15 @@ def report(args: argparse.Namespace, records: Sequence[Record]) -> tuple[str, bo
 def _section(count: int, name: str, records: Sequence[Record], alone: float, together: float) -> tuple[str, bool]:
     """What was recorded and measured of one certification and what becomes of it; whether the runs agree."""
     images, costs = recorded(records)
-    costs = Costs(start=costs.start, batch=costs.batch, answer=1 / alone, row=1 / together)
+    costs = replace(costs, answer=1 / alone, row=1 / together)
     many = drawn(images, count)
     table, aimed = _table(many, costs)
     runs = [r for r in records if r["kind"] == "run"]
     wrong = disagreements(runs)
     work = sum(i.screening + (i.search or 0.0) for i in many)
     searched = [i.search for i in many if i.search is not None]
-    measured = f"Measured, these images:\n\n{_measured(runs, images, costs)}"
+    first = runs[0]["images"] if runs else 0
+    measured = f"Measured, the first {first:,}:\n\n{_measured(runs, images[:first], costs)}"
     text = [
         f"## {name}\n",
         f"**At {TARGET} workers, {count:,} images are certified with an efficiency of {aimed:.0%}.** They are "
@@ -173,7 +175,8 @@ def _section(count: int, name: str, records: Sequence[Record], alone: float, tog
         f"{costs.start:.1f} s, a batch costs {costs.batch:.2f} s beyond its images, and the longest search takes "
         f"{max(searched, default=0.0):.1f} s, below which no number of workers gets. The store, at {together:,.0f} "
         f"rows a second, is the limit at about {together * work / count:,.0f} workers. "
-        f"{sum(i.search is not None for i in images)} of the recorded images needed a search.\n",
+        f"{len(images):,} images are recorded, {sum(i.search is not None for i in images)} of which needed a search; "
+        f"{costs.together} are screened together.\n",
         f"{measured}\n{len(wrong)} contradictions between the runs.\n" if runs else "",
         f"Simulated, {count:,} images:\n\n{table}",
     ]
@@ -186,12 +189,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--measure", action="store_true", help="run the command on them, in three ways")
     parser.add_argument("--resume", action="store_true", help="keep what the log already holds")
     parser.add_argument("--data", type=Path, default=SHARED / "data", help="the folder of data sets")
-    parser.add_argument("--network", default="ibp-r-cifar", choices=RECIPES, help="what to train (default ibp-r-cifar)")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="the folder of a network that is trained already")
+    parser.add_argument(
+        "--network", default="conv-2-255", choices=[*RECIPES, *SHIPPED], help="which network (default conv-2-255)"
+    )
+    parser.add_argument("--model", type=Path, metavar="PATH", help="another one: its ONNX file or folder")
     parser.add_argument("--eps", default="2/255", help="the radius (default 2/255)")
     parser.add_argument("--first", type=int, default=1000, metavar="N", help="test images to certify (default 1000)")
+    parser.add_argument("--measured", type=int, default=100, metavar="N", help="of those, to measure (default 100)")
     parser.add_argument("--images", type=int, default=10_000, metavar="N", help="images to simulate (default 10,000)")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds for each image (default 10)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each image (default 60)")
     parser.add_argument("--search", default="paper", help="the profile of the search (default paper)")
     parser.add_argument("--log", type=Path, default=RESULTS / "scale.jsonl", help="what was recorded, as JSON lines")
     parser.add_argument("--out", type=Path, default=RESULTS / "scale.md", help="the report")

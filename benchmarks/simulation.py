@@ -30,6 +30,7 @@ class Costs:
 
     start: float = 0.0  # of a worker: imports, and the network
     batch: float = 0.0  # of a batch, beyond its images
+    together: int = BATCH  # images of a batch, at most: fewer of a network whose images take long
     answer: float = 0.0  # for the process that hands out work, to take what has come
     row: float = 0.0  # for it to write a row that comes with others
 
@@ -111,7 +112,7 @@ def replay(
             state.driver += spent
             events.add(now + spent, "taken", 0, 0)
 
-    size = max(1, min(BATCH, -(-len(images) // workers)))
+    size = max(1, min(costs.together, -(-len(images) // workers)))
     for i in range(0, len(images), size):
         some = tuple(images[i : i + size])
         put(_Work(some, costs.batch + sum(image.screening for image in some), search=False))

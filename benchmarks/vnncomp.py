@@ -32,6 +32,7 @@ from common import (
 )
 from revisions import HERE, environment
 
+ALLOWED = 0.5  # seconds by which a process may outlast its timeout
 GRACE = 30.0  # seconds after the timeout at which a process is killed
 VERDICTS = ("sat", "unsat", "unknown", "timeout")
 DECIDED = ("sat", "unsat")
@@ -49,14 +50,21 @@ def main() -> int:
     records = run_instances(args, instances, run_instance, _line)
     write_report(args.out, report(records, len(everything), where))
     print(tally_text(records))
+    print(overshoot_text(records))
     return int(any(r["wrong"] or r["replay"] or r["crash"] for r in records))
 
 
 def run_instance(
-    instance: Instance, timeout: float, threads: int | str, *, source: Path = HERE, by: str = "threads"
+    instance: Instance,
+    timeout: float,
+    threads: int | str,
+    *,
+    source: Path = HERE,
+    options: Sequence[str] = (),
+    by: str = "threads",
 ) -> Record:
     """Verify in a process of its own, then judge what it said. `source`: the src folder."""
-    record, witness = verify_process(instance, timeout, threads, source=source, by=by)
+    record, witness = verify_process(instance, timeout, threads, source=source, options=options, by=by)
     verdict = record["verdict"]
     return {
         "instance": instance.name,
@@ -157,6 +165,16 @@ def tally_text(records: Sequence[Record]) -> str:
     return text
 
 
+def overshoot_text(records: Sequence[Record]) -> str:
+    """By how much processes outlasted their timeouts, in one sentence."""
+    if not records:
+        return "no instances"
+    over = sorted(((float(r["wall"]) - float(r["timeout"]), r["instance"]) for r in records), reverse=True)
+    late = sum(seconds > ALLOWED for seconds, _ in over)
+    most, which = over[0]
+    return f"{late} of {len(over)} over their timeout by more than {ALLOWED:g} s; most: {most:+.2f} s, {which}"
+
+
 def report(records: Sequence[Record], total: int, where: str) -> str:
     """The whole Markdown page."""
     half = easy_half(records)
@@ -174,6 +192,7 @@ def report(records: Sequence[Record], total: int, where: str) -> str:
         "Wall times are of the whole process, imports and loading included; one instance after another. Every `sat` is"
         " replayed by [replay.py](../replay.py): inputs within the box without tolerance, outputs by onnxruntime.\n"
     )
+    parts.append(f"Wall times beyond the timeout: {overshoot_text(records)}.\n")
     parts += [f"Machine: {where}\n", f"Command: `{command_text()}`\n"]
     parts += _troubles(records)
     parts += ["## By benchmark\n", _summary_table(records), "## Every instance\n", _full_table(records)]

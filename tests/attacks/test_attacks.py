@@ -299,8 +299,9 @@ def test_a_batch_of_regions_is_searched_as_each_alone(name: str, rng: np.random.
     together = run(name, Objective(network, regions), stop_at="all")
     for i, region in enumerate(regions):
         alone = run(name, Objective(network, [region]), stop_at="all")
-        torch.testing.assert_close(alone.points[0], together.points[i])
-        torch.testing.assert_close(alone.values[0], together.values[i])
+        # Batches round differently, and signs of gradients magnify it. Regions that mixed would be 0.1 apart.
+        torch.testing.assert_close(alone.points[0], together.points[i], rtol=0, atol=1e-3)
+        torch.testing.assert_close(alone.values[0], together.values[i], rtol=0, atol=1e-3)
     assert together.found.any() and not together.found.all()
 
 

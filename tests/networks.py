@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surebound.network.conv import Conv
-from surebound.network.graph import Input, Network, Node, Relu
+from surebound.network.graph import Input, Network, Node, Pointwise, Relu
 from surebound.network.linear import Linear, Scale, Shift, Sum
 from surebound.network.op import Affine, Shape, held
 from surebound.network.shape import Pick, Reshape
@@ -182,7 +182,7 @@ def random_twice(rng: np.random.Generator) -> Network:
 def over_arrays(network: Network) -> Network:
     """The same network over NumPy arrays."""
     nodes = [
-        n if isinstance(n.op, Relu | Input) else replace(n, op=op_over_arrays(n.op))  # type: ignore[type-var]
+        n if isinstance(n.op, Relu | Pointwise | Input) else replace(n, op=op_over_arrays(n.op))  # type: ignore[type-var]
         for n in network.nodes
     ]
     return replace(network, nodes=tuple(nodes), numpy=True)

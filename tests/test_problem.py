@@ -1,13 +1,82 @@
 """What a property says: boxes, rows, and points that violate them."""
 
-import numpy as np
+from math import prod
+from typing import Any
 
-from surebound.problem import Box, Region
+import numpy as np
+import pytest
+import torch
+
+from surebound.errors import UsageError
+from surebound.problem import Box, Region, Robustness
 
 
 def test_a_fixed_input_does_not_empty_a_box() -> None:
     assert not Box(np.array([0.0, 1.0]), np.array([1.0, 1.0])).empty
     assert Box(np.array([0.0, 1.0]), np.array([1.0, np.nextafter(1.0, 0.0)])).empty
+
+
+@pytest.mark.parametrize("label", [True, False, np.True_, torch.tensor(True), np.array(True)])
+def test_a_truth_value_is_no_label(label: Any) -> None:
+    """As an index into rows it would be a mask."""
+    with pytest.raises(UsageError, match="expected the number of a class"):
+        Robustness(np.zeros(2), label, "1/10")
+
+
+@pytest.mark.parametrize("label", [1.0, "1", None, [1], np.array([0.0, 1.0]), torch.tensor([0, 1])])
+def test_a_label_is_one_whole_number(label: Any) -> None:
+    with pytest.raises(UsageError, match="expected the number of one class"):
+        Robustness(np.zeros(2), label, "1/10")
+
+
+@pytest.mark.parametrize("label", [2, np.int64(2), np.array(2), torch.tensor(2), torch.tensor([2])])
+def test_labels_of_all_kinds_of_integers_ask_the_same(label: Any) -> None:
+    rows = [r.on_output.tolist() for r in Robustness(np.zeros(2), label, "1/10").to_property(3).regions]
+    assert rows == [[[-1.0, 0.0, 1.0]], [[0.0, -1.0, 1.0]]]
+
+
+def test_a_label_is_one_of_several_outputs() -> None:
+    for label in (-1, 3):
+        with pytest.raises(UsageError, match="not one of the network's 3 outputs, 0 to 2"):
+            Robustness(np.zeros(2), label, "1/10").to_property(3)
+    with pytest.raises(UsageError, match="the network has one output"):
+        Robustness(np.zeros(2), 0, "1/10").to_property(1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "network"),
+    [
+        ((3, 4, 5), (3, 4, 5)),
+        ((1, 3, 4, 5), (3, 4, 5)),
+        ((60,), (3, 4, 5)),
+        ((1, 60), (3, 4, 5)),
+        ((4, 5), (1, 4, 5)),
+        ((4, 5, 1), (1, 4, 5)),
+        ((3, 4, 5), (60,)),
+        ((4, 5, 3), (1, 60)),
+        ((1,), (1, 1, 1)),
+    ],
+)
+def test_an_input_in_the_networks_order(shape: tuple[int, ...], network: tuple[int, ...]) -> None:
+    x = np.linspace(0.0, 1.0, prod(shape)).reshape(shape)
+    box = Robustness(x, 0, "1/1000").to_property(2, network).regions[0].box
+    assert np.abs((box.lower + box.upper) / 2 - x.reshape(-1)).max() < 1e-3
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 3), (5, 4, 3), (2, 3, 4, 5), (20, 3)])
+def test_an_input_in_another_order_is_refused(shape: tuple[int, ...]) -> None:
+    """Flattened, channels last would be an image that nobody has."""
+    with pytest.raises(UsageError, match=r"has the shape .*, but the network's is \(3, 4, 5\); expected that shape"):
+        Robustness(np.zeros(shape), 0, "1/10").to_property(2, (3, 4, 5))
+
+
+def test_an_input_that_requires_gradients_is_its_numbers() -> None:
+    assert Robustness(torch.full((2,), 0.5, requires_grad=True), 0, "1/10").domain().middle.tolist() == [0.5, 0.5]  # type: ignore[arg-type]
+
+
+def test_ends_are_one_number_each() -> None:
+    with pytest.raises(UsageError, match=r"`low` of a robustness property has the shape \(2,\); expected one number"):
+        Robustness(np.zeros(2), 0, "1/10", low=np.zeros(2))  # type: ignore[arg-type]
 
 
 def test_boxes_are_told_apart_by_all_ends() -> None:

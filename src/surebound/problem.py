@@ -12,10 +12,12 @@ All numbers are float64. Boxes are rounded outward and rows to nearest, so that 
 constants of the property may differ from the stored ones (by at most one relative rounding, 2**-53, each).
 """
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +153,7 @@ class Property:
 
     `places` has each region's number and its box's, counted in the file that the property was read from, where regions
     may stand that no input reaches. None: as the regions come. `ports` are what the file declares, in VNN-LIB 2.0.
+    Where there is no region, nothing can violate the property, and `vacuous` says why.
     """
 
     regions: tuple[Region, ...]
@@ -159,6 +162,7 @@ class Property:
     source: str = "property"
     places: tuple[tuple[int, int], ...] | None = None
     ports: Ports | None = None
+    vacuous: str = "no input lies in any of its regions"
 
     def __post_init__(self) -> None:
         if len({region.box.norm for region in self.regions}) > 1:
@@ -198,20 +202,53 @@ class Property:
                 )
 
 
+def _class_number(label: SupportsIndex) -> int:
+    """A label as an int: a bool would be a mask where it counts classes."""
+    if isinstance(label, bool) or str(getattr(label, "dtype", "")).endswith("bool"):
+        raise UsageError(f"the label of a robustness property is {label}; expected the number of a class, such as 3")
+    try:
+        return operator.index(label)
+    except TypeError as error:
+        raise UsageError(
+            f"the label of a robustness property is {label!r}; expected the number of one class, as a whole number"
+        ) from error
+
+
+def _expect_layout(shape: Sequence[int], expected: Sequence[int]) -> None:
+    """Raise UsageError if numbers of some shape are not in the order of a network's input: axes of 1 do not matter, nor
+    does any order to a network whose input is flat."""
+    given, wanted = ([size for size in sizes if size != 1] for sizes in (shape, expected))
+    if len(given) > 1 and len(wanted) > 1 and given != wanted:
+        raise UsageError(
+            f"the input x of a robustness property has the shape {tuple(shape)}, but the network's is"
+            f" {tuple(expected)}; expected that shape, or a flat array in that order"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Robustness:
     """No other class scores at least as high as `label` within eps of x, clipped to [low, high].
 
+    `x` has the shape of the network's input, such as (3, 32, 32) for a colour image, or is flat, in the same order.
     `eps` may be a float or a Fraction (``Fraction(2, 255)`` or the string ``"2/255"``), taken exactly, and
     measured in `norm`: ``inf`` (every input by itself), ``2`` or ``1``, as a number or as text.
     """
 
-    x: Vector  # flattened on use
+    x: Vector
     label: int
     eps: float | str | Fraction
     low: float = 0.0
     high: float = 1.0
     norm: float | str = "inf"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", as_numbers(self.x, "the input x of a robustness property"))
+        object.__setattr__(self, "label", _class_number(self.label))
+        for name in ("low", "high"):
+            end = as_numbers(getattr(self, name), f"`{name}` of a robustness property")
+            if end.size != 1:
+                raise UsageError(f"`{name}` of a robustness property has the shape {end.shape}; expected one number")
+            object.__setattr__(self, name, end.item())
 
     def radius(self) -> Fraction:
         """The exact radius."""
@@ -223,7 +260,7 @@ class Robustness:
     def domain(self) -> Domain:
         """The inputs within eps of x: a box in ℓ∞, else a ball within one."""
         norm = exact_norm(self.norm)
-        x = as_numbers(self.x, "the input x of a robustness property").reshape(-1)
+        x = self.x.reshape(-1)
         if not np.isfinite(x).all():
             raise UsageError("the input x of a robustness property is NaN or infinite; expected finite numbers")
         if x.size and not (self.low <= x.min() and x.max() <= self.high):
@@ -245,10 +282,14 @@ class Robustness:
         """The smallest box around the inputs within eps of x, ends rounded outward."""
         return self.domain().hull
 
-    def to_property(self, outputs: int) -> Property:
-        """One region per other class, all over the same domain."""
-        if not isinstance(self.label, int | np.integer) or not 0 <= self.label < outputs:
-            raise UsageError(f"label {self.label} is not one of the network's {outputs} outputs")
+    def to_property(self, outputs: int, input_shape: Sequence[int] | None = None) -> Property:
+        """One region per other class, all over the same domain; of a network whose input has this shape, if given."""
+        if outputs < 2:
+            raise UsageError("robustness compares the scores of classes, but the network has one output; expected more")
+        if not 0 <= self.label < outputs:
+            raise UsageError(f"label {self.label} is not one of the network's {outputs} outputs, 0 to {outputs - 1}")
+        if input_shape is not None:
+            _expect_layout(self.x.shape, input_shape)
         box = self.domain()
         regions = []
         for other in range(outputs):

@@ -64,6 +64,21 @@ def test_unsat_with_json(folder: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_a_property_that_nothing_can_violate_is_pointed_out(folder: Path, tmp_path: Path) -> None:
+    slip = tmp_path / "slip.vnnlib"
+    slip.write_text((folder / "holds.vnnlib").read_text() + "(assert (>= X_1 2))\n")
+    proof, reason = (
+        tmp_path / "proof",
+        "nothing can violate the property: it asks for X_1 to be at least 2 and at most 1.0",
+    )
+    done = surebound("verify", "tiny.onnx", slip, "--proof", proof, "--quiet", cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "unsat\n", f"surebound: {reason}\n")
+    assert f"({reason})" in surebound("verify", "tiny.onnx", slip, cwd=folder).stderr
+    assert reason in surebound("inspect", "tiny.onnx", slip, cwd=folder).stdout
+    checked = surebound("check", "tiny.onnx", slip, proof, cwd=folder).stdout
+    assert checked.startswith("valid\n") and "nothing was to be proved: no input keeps to the bounds" in checked
+
+
 def test_sat_with_a_counterexample_that_stands(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "counterexample"
     done = surebound("verify", "tiny.onnx", "fails.vnnlib", "--counterexample", file, "--quiet", cwd=folder)

@@ -150,6 +150,12 @@ def test_empty_and_constant_cases_are_decided_exactly(body: str, regions: int) -
     assert len(read(DECLARED + UNIT_BOX + body).regions) == regions
 
 
+def test_a_property_that_nothing_can_violate_says_why() -> None:
+    slip = read(DECLARED + UNIT_BOX + "(assert (>= X_1 2.50))")
+    assert slip.regions == () and slip.vacuous == "it asks for X_1 to be at least 2.50 and at most 1.0"
+    assert read(DECLARED + UNIT_BOX + "(assert (or (<= X_0 -2) (>= X_0 3)))").vacuous == "no input keeps to any case"
+
+
 @given(
     st.decimals(allow_nan=False, allow_infinity=False, min_value=-1000, max_value=1000, places=22), st.integers(-30, 30)
 )

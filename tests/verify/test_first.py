@@ -4,6 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import curves
 import numpy as np
 import pytest
 import torch
@@ -174,8 +175,7 @@ def test_large_networks_and_short_times_are_left_to_others(monkeypatch: pytest.M
         with monkeypatch.context() as patch:
             patch.setattr(first, limit, most)
             assert first_attempt(silent(network), crossing, Clock(None), seconds=0.0) is None
-    empty = Box(np.ones(3), np.zeros(3))
-    assert first_attempt(model, property_of(network, region(empty, [[1.0, 0.0]], [0.0])), Clock(None)) is None
+    assert first_attempt(model, property_of(network), Clock(None)) is None  # not a region that could be violated
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -208,6 +208,19 @@ def test_bisecting_finds_what_a_grid_finds() -> None:
             part = region(box, [row.tolist()], [-least + gap])
             verdict = attempt(model_of(network), property_of(network, part), seconds=60.0)
             assert verdict is not None and verdict.status == expected
+
+
+@pytest.mark.parametrize("name", curves.ROWS)
+def test_bisecting_finds_what_a_grid_finds_of_every_activation(name: str) -> None:
+    proved = 0
+    for seed in range(2):
+        case = curves.Case.drawn(np.random.default_rng([seed, 17]), curves.ROWS[name], (2, 6, 1))
+        network = over_arrays(case.network)
+        for margin in (-0.05, -0.01, 1e-3):
+            verdict = attempt(silent(network), property_of(network, case.region(margin)), seconds=0.3)
+            assert verdict is None or (verdict.status == "unsat" and margin < 0)
+            proved += verdict is not None and verdict.subproblems > 1
+    assert proved  # by splits
 
 
 def halves(network: Network) -> tuple[Region, ...]:

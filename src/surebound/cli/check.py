@@ -58,6 +58,8 @@ def _print_details(result: "Result") -> None:
     )
     named = (f"{count:,} {one if count == 1 else many}" for count, one, many in counts)
     print(f"{result.seconds:.2f} s, {', '.join(named)}")
+    if result.valid and not result.leaves:
+        print("nothing was to be proved: no input keeps to the bounds of the property")
     if result.slack is not None:
         print(f"tightest leaf: {result.slack:.3g} above 0, in region {result.tightest}")
     for sentence in result.trusted if result.valid else ():  # nothing rests on what is refused

@@ -104,7 +104,7 @@ def _print_problem(path: str, model: "Model", problem: "Property") -> None:
     regions = _some(len(problem.regions), "region")
     _line("to exclude", f"{regions} with {_some(rows, 'row')} in all, over {_some(len(boxes), 'box')}")
     if not boxes:
-        _line("", "nothing can violate the property: it holds")
+        _line("", f"nothing can violate the property: {problem.vacuous}")
         return
     box = boxes[0]
     varying = int((box.upper > box.lower).sum())

@@ -157,6 +157,8 @@ def _finish(args: Namespace, files: dict[str, Path], verdict: Verdict, problem: 
         raise failed
     if not args.quiet and sys.stderr is not None:
         print(visible(_summary(verdict, files.get("proof"))), file=sys.stderr)
+    elif problem is not None and not problem.regions:  # a slip in the property, probably
+        complain(verdict.reason)
 
 
 def _save_proof(args: Namespace, path: Path, verdict: Verdict, problem: Property) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from surebound import limits
-from surebound.errors import PropertyError
+from surebound.errors import PropertyError, shortened
 from surebound.limits import Deadline
 from surebound.load import vnnlib1, vnnlib2
 from surebound.load.vnnlib1 import SPACE, Query, Row
@@ -196,7 +196,17 @@ def to_property(query: Query, *, source: str, deadline: Deadline = Deadline(), m
             numbers += len(rows) * (query.outputs + query.inputs * _mention_inputs(rows))
             _check_numbers(numbers, most)
             regions.append(_region(box, rows, query.outputs))
-    return Property(tuple(regions), query.inputs, query.outputs, source=source, places=tuple(places), ports=query.ports)
+    vacuous = _contradiction(common, query.input_name)
+    return Property(tuple(regions), query.inputs, query.outputs, source, tuple(places), query.ports, vacuous)
+
+
+def _contradiction(bounds: Bounds, name: Callable[[int], str]) -> str:
+    """Why no input keeps to the bounds of a property, or of any of its cases."""
+    for i in bounds.lower:
+        if bounds.is_empty_at(i):
+            low, high = (shortened(str(side[i][1])) for side in (bounds.lower, bounds.upper))
+            return f"it asks for {name(i)} to be at least {low} and at most {high}"
+    return "no input keeps to any case"
 
 
 def _check_numbers(numbers: int, most: int) -> None:

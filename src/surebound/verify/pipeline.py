@@ -59,7 +59,7 @@ def verify(
         branching=next((question.branching for question in reversed(questions) if question.branching), None),
         searched_by=next((question.searched_by for question in reversed(questions) if question.searched_by), ""),
         seed=options.seed,
-        reason=outcome.reason,
+        reason=outcome.reason if questions else f"nothing can violate the property: {prop.vacuous}",
         proof=_proof(network, questions) if options.proof and outcome.end == "proved" else None,
     )
 
@@ -71,7 +71,8 @@ def _expect_scores(model: Model, problem: Robustness) -> Property:
             f"robustness compares the scores of classes, but '{model.source}' has the outputs "
             f"{listed(model.ports.outputs)}; expected one"
         )
-    return problem.to_property(model.network.outputs)
+    [port] = model.ports.inputs[:1]
+    return problem.to_property(model.network.outputs, port.shape if len(model.ports.inputs) == 1 else None)
 
 
 _STATUS: dict[str, Status] = {"proved": "unsat", "violated": "sat", "time": "timeout", "undecided": "unknown"}
@@ -80,7 +81,7 @@ _STATUS: dict[str, Status] = {"proved": "unsat", "violated": "sat", "time": "tim
 def _decide(engine: Engine, questions: Sequence[Question]) -> Settled:
     """All questions: together as far as they share the work, then one by one."""
     run(screening(engine), questions)
-    total = Settled(stage="none", end="proved", reason="" if questions else "the property has no reachable region")
+    total = Settled(stage="none", end="proved")
     for question in questions:
         run(closing(engine), [question])
         assert question.settled is not None  # the last stage settles everything

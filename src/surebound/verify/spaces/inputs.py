@@ -188,7 +188,7 @@ class InputSpace:
         at = counting(row, boxes) * count + row
         bound, row = result.bound[at], lib.minimum(row, self.counts[region] - 1)
         lam = result.pulled.lam[at]
-        cost = None if relaxation.floor is None else lam.abs() * _line_gaps(form, relaxation, lam)
+        cost = None if relaxation.floor is None else abs(lam) * _line_gaps(form, relaxation, lam)
         return _Best(bound, row, result.pulled.at_input[at], lam, result.x[at], cost)
 
 

@@ -1,4 +1,4 @@
-# Everything starts from a machine with Python 3.11 or newer and make; `make test` and `make demo` set up the rest.
+# Everything starts from a machine with Python 3.11 or newer and make; `make venv` sets up the rest, as do all others that need it.
 PYTHON ?= python3
 # Two test processes with one thread each: faster than one process with two threads, and the timings are steadier.
 JOBS ?= 2
@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint mutants fuzz bench docs clean
+.PHONY: help venv demo test quick lint mutants fuzz bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,ray]'
 	@touch $@
+
+venv: $(INSTALLED) ## set up .venv, with the package installed in place
 
 demo: $(INSTALLED) ## train on bundled digits, certify, and write a report
 	$(BIN)/surebound demo --out demo

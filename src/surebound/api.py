@@ -38,7 +38,8 @@ def load(
     """A network from an ONNX file (``.onnx``, ``.onnx.gz``) or a PyTorch module.
 
     Args:
-        source: the file's path, or a module in evaluation mode.
+        source: the file's path, or a module. A module is read, and later run, in evaluation mode, as a copy: it stays
+            as it is.
         input_shape: one input's shape without the batch; needed for a module only, and a list of such shapes for a
             module that takes several tensors. Its outputs may be several, too: a tuple or list of tensors.
 

@@ -37,14 +37,14 @@ InputShape = Sequence[int] | Sequence[Sequence[int]]
 def load_torch(module: nn.Module, input_shape: InputShape, *, check: bool = True) -> Network:
     """The network that a module computes on samples of a shape (without the batch), compared with it at a few points.
 
-    The module is not changed. Its weights mean their exact values; `forward` must be traceable by torch.fx. What it
-    takes and returns are tensors, one or several.
+    A copy is put into evaluation mode and read; the module is not changed. Its weights mean their exact values;
+    `forward` must be traceable by torch.fx. What it takes and returns are tensors, one or several.
     """
     return module_model(module, input_shape, check=check).network
 
 
 def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = True) -> Model:
-    """A module's network, together with the module itself."""
+    """A module's network, together with a copy of the module in evaluation mode."""
     expect_module(module)
     network, ports = _read(module, _shapes(input_shape))
     replay, name = replay_module(module, input_shape), type(module).__name__

@@ -11,7 +11,8 @@ tight where g'(t) = 0, which t a few steps of a root search look for. With a = 0
 chosen by what they leave, without proof.
 
 **Rounding.** Values are computed in float64 from exp, expm1, log1p, tanh and erf. Of those it is assumed that they are
-off by at most 2⁻⁴⁶ relative to the result (they are off by 2⁻⁵¹; tests compare them with arbitrary precision). Hence
+off by at most 2⁻⁴⁶ relative to the result (they are off by 2⁻⁵¹; tests compare them with arbitrary precision). A row of
+another function (arctan, say) owes the next line by itself, in torch and in NumPy. Hence
 
     |fl(f(x)) − f(x)| ≤ ERROR · scale · (1 + |x|)ᵈ,      |fl(f'(x)) − f'(x)| ≤ ERROR · scale · (1 + |x|)ᵈ⁻¹
 
@@ -73,8 +74,8 @@ class Activation:
 
     name: str
     pieces: tuple[Piece, ...]
-    low: float = -inf  # a number that no value is below,
-    high: float = inf  # and one that none is above
+    low: float = -inf  # a number that no value is below: a minimum is rounded down,
+    high: float = inf  # and one that none is above: a limit such as π/2 is rounded up
     scale: float = 1.0  # see the module's docstring,
     degree: int = 1  # as for this
     cuts: tuple[float, ...] = ()  # where to split first: kinks and jumps

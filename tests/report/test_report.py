@@ -98,7 +98,8 @@ def test_the_page_says_what_the_store_holds(tmp_path: Path) -> None:
         "Robust accuracy 62.5 % 5 of 8",
         "Verified accuracy 37.5 % 3 of 8",
         "Undecided 25.0 % 2 of 8",
-        "classified: 8 arrive, settled 1 misclassified; attack: 7 arrive, settled 1 attacked; IBP: 6 arrive",
+        "classified: 8 arrive, settled 1 misclassified; IBP: 7 arrive, settled 1 verified; CROWN: 6 arrive",
+        "attack: 5 arrive, settled 1 attacked; α-CROWN: 4 arrive",
         "search: 4 arrive, settled 1 falsified, 1 verified, 1 timeout, 1 unknown",
         "3 images verified and 2 with a counterexample; mean 3.1 s, median 0.20 s, slowest 12.0 s.",
         "one → two",
@@ -166,6 +167,14 @@ def test_long_names_may_wrap(tmp_path: Path) -> None:
     wraps = {rule.split("{")[0] for rule in CSS.split("}") if "overflow-wrap:anywhere" in rule}
     chosen = {part.strip() for selectors in wraps for part in selectors.split(",")}
     assert {"h1", "h3", "p", "li", "a", "code", "pre", "tbody th", ".facts dt", ".facts dd", ".note"} <= chosen
+
+
+def test_a_run_that_is_not_complete_has_no_intervals(tmp_path: Path) -> None:
+    whole = Page(make_page(write_store(tmp_path / "whole.sqlite"))).text
+    assert "7 of 8 classified correctly; 95 % interval" in whole
+    part = Page(make_page(write_store(tmp_path / "part.sqlite", [(make_run(), ROWS[:5])]))).text
+    assert "4 of 5 classified correctly" in part and "interval" not in part
+    assert "3 of the 8 images asked for are not settled yet. Accuracies are those of the images" in part
 
 
 def test_radii_are_drawn_and_listed(tmp_path: Path) -> None:
@@ -335,9 +344,9 @@ def test_the_funnel_counts_every_image_once() -> None:
     steps = funnel(ROWS)
     assert [(s.stage, s.arriving, s.going_on) for s in steps] == [
         ("standard", 8, 7),
-        ("attack", 7, 6),
-        ("ibp", 6, 5),
-        ("crown", 5, 4),
+        ("ibp", 7, 6),
+        ("crown", 6, 5),
+        ("attack", 5, 4),
         ("alpha-crown", 4, 4),
         ("search", 4, 0),
     ]

@@ -27,9 +27,9 @@ from surebound.report.summaries import (
 
 STAGE_NAMES = {
     "standard": "classified",
-    "attack": "attack",
     "ibp": "IBP",
     "crown": "CROWN",
+    "attack": "attack",
     "alpha-crown": "α-CROWN",
     "search": "search",
 }
@@ -52,12 +52,15 @@ def run_title(result: Result) -> str:
 
 
 def headline(result: Result) -> Markup:
-    """The accuracies of a run."""
+    """The accuracies of a run. While images are missing there are no intervals: those settled so far are no sample, but
+    the ones that took least time."""
     found, n = Accuracies.of_rows(result.rows), len(result.rows)
 
     def tile(label: str, share: float, meaning: str, colour: str) -> Tile:
-        low, high = interval(share, n)
-        below = f"{round(share * n):,} of {n:,} {meaning}; 95\u202f% interval {100 * low:.1f}–{100 * high:.1f}"
+        below = f"{round(share * n):,} of {n:,} {meaning}"
+        if not result.missing:
+            low, high = interval(share, n)
+            below += f"; 95\u202f% interval {100 * low:.1f}–{100 * high:.1f}"
         return Tile(label, percent(share), below, colour)
 
     return tiles(
@@ -106,7 +109,8 @@ def run_body(result: Result, *, most_rows: int, most_pictures: int, trained: Mar
     parts: list[object] = []
     if result.missing:
         asked = f"{result.missing:,} of the {len(result.run.images):,} images asked for are not settled yet."
-        parts.append(element("p", asked, class_="warn"))
+        biased = "Accuracies are those of the images that were settled first, which are the easier ones."
+        parts.append(element("p", f"{asked} {biased}", class_="warn"))
     parts += [headline(result), proofs_tiles(result), trained]
     plots = [_funnel(rows), _phases(rows), _cactus(rows), _radii(rows)]
     parts.append(element("div", *(plot for plot in plots if plot is not None), class_="plots"))

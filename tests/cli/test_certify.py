@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -94,6 +95,19 @@ def test_mistakes_are_one_sentence(folder: Path, arguments: list[str], complaint
     assert done.returncode == 2 and complaint in done.stderr
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
     assert not (folder / "certify.sqlite").exists()
+
+
+@pytest.mark.parametrize("command", ["certify", "attack"])
+@pytest.mark.parametrize(("name", "noted"), [("mnist", True), ("digits", False), ("data/digits", False)])
+def test_another_data_set_than_the_one_trained_on_is_noted(
+    folder: Path, tmp_path: Path, command: str, name: str, noted: bool
+) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run", ignore=shutil.ignore_patterns("*.sqlite*"))
+    (tmp_path / "run" / "config.toml").write_text(f'data = {{ name = "{name}" }}')
+    done = run(command, "run", *IMAGES, "--first", 2, "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = f"'run' was trained on '{name}', and these are images of 'digits'\n"
+    assert done.stderr == (expected if noted else "")
 
 
 def test_a_store_of_another_kind(folder: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from surebound.cli.arguments import (
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.engine import add_engine, chosen_engine, threads_here
-from surebound.cli.model import add_images, check_model, check_radius, choose_images, radius_text
+from surebound.cli.model import add_images, check_model, check_radius, choose_images, note_other_data, radius_text
 from surebound.cli.quick_torch import quick_import
 from surebound.errors import UsageError, visible
 from surebound.memory import keep_memory
@@ -148,6 +148,7 @@ def _task(args: Namespace) -> "Task":
 
     dataset = load_dataset(args.dataset, args.data_dir)
     images = choose_images(dataset, args.first, args.indices)
+    note_other_data(args.model, dataset)
     keep_memory()
     set_threads(threads_here(args))
 

@@ -65,12 +65,11 @@ def check_model(path: str) -> Path:
 def note_other_data(model: str, dataset: "Dataset") -> None:
     """Say so if the network of a training folder was trained on another data set than it is now tried on."""
     try:
-        config = read_toml(Path(model) / "config.toml")
-    except UsageError:  # an ONNX file, or a folder that somebody else made
-        return
-    data = config.get("data")
-    name = data.get("name") if isinstance(data, dict) else None
-    if not isinstance(name, str) or dataset.name in (name, Path(name).resolve().name) or sys.stderr is None:
+        data = read_toml(Path(model) / "config.toml").get("data")
+        name = data.get("name") if isinstance(data, dict) else None
+        if not isinstance(name, str) or dataset.name in (name, Path(name).resolve().name) or sys.stderr is None:
+            return
+    except (UsageError, OSError, ValueError, RuntimeError):  # an ONNX file, or a folder that somebody else made
         return
     print(visible(f"'{model}' was trained on '{name}', and these are images of '{dataset.name}'"), file=sys.stderr)
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,34 @@ def test_arguments_that_make_no_sense(model: Model) -> None:
         surebound.bounds(model, (np.ones(2), np.zeros(2)))
     with pytest.raises(errors.UsageError, match="NaN"):
         surebound.bounds(model, (np.zeros(2), np.array([1.0, np.nan])))
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda net, _: surebound.verify(net, None), "got a NoneType for a problem; expected a Robustness"),
+        (lambda net, _: surebound.bounds(net, None), "got a NoneType for a box; expected a Box or Ball"),
+        (lambda net, _: surebound.load(None), "got a NoneType; expected the path of an ONNX file, or a PyTorch"),
+        (lambda net, _: surebound.load("tiny.onnx", input_shape=(2,)), "input_shape is for PyTorch modules"),
+        (lambda net, _: surebound.load(nn.Flatten(), input_shape=(-1, 8, 8)), r"input_shape is \(-1, 8, 8\); expected"),
+        (lambda net, _: surebound.load(nn.Flatten(), input_shape=[(8,), (0,)]), "input_shape is .* lengths from 1 up"),
+        (lambda net, out: surebound.train(None, out=out), "got a NoneType for a configuration; expected the name"),
+        (lambda net, out: surebound.train({}, out=out), "got a dict for a configuration"),
+        (lambda net, out: surebound.train("digits-ibp", out=None), "out is None; expected the path of the folder"),
+        (lambda net, out: surebound.train("digits-ibp", out=""), "out is ''; expected the path"),
+        (
+            lambda net, out: surebound.train("digits-ibp", out=out, dataset="mnist"),
+            "got a str for a data set; expected",
+        ),
+        (lambda net, out: surebound.train("digits-ibp", out=out, settings="seed=3"), r"such as \['seed=3'\]"),
+        (lambda net, out: surebound.certify("n.onnx", None, eps=0, store=out), "got a NoneType for a data set"),
+        (lambda net, out: surebound.certify("n.onnx", "digits", eps=0, store=None), "store is None; expected the path"),
+    ],
+)
+def test_arguments_of_another_kind(model: Model, tmp_path: Path, call: Callable[..., object], complaint: str) -> None:
+    with pytest.raises(errors.UsageError, match=complaint):
+        call(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

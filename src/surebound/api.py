@@ -40,8 +40,9 @@ def load(
     Args:
         source: the file's path, or a module. A module is read, and later run, in evaluation mode, as a copy: it stays
             as it is.
-        input_shape: one input's shape without the batch; needed for a module only, and a list of such shapes for a
-            module that takes several tensors. Its outputs may be several, too: a tuple or list of tensors.
+        input_shape: one input's shape without the batch; needed for a module, not allowed for a file, and a list of
+            such shapes for a module that takes several tensors. Its outputs may be several, too: a tuple or list of
+            tensors.
 
     Several inputs or outputs, of a file or module, are one vector each in everything that follows, one tensor after the
     other; `ports` of what is returned has their names and shapes.
@@ -49,12 +50,29 @@ def load(
     if isinstance(source, str | Path):
         from surebound.load.onnx import load_model
 
+        if input_shape is not None:
+            raise UsageError(f"input_shape is for PyTorch modules; expected none beside the file '{source}'")
         return load_model(source)
+    from torch import nn
+
     from surebound.load.torch import module_model
 
+    if not isinstance(source, nn.Module):
+        raise UsageError(f"load got a {type(source).__name__}; expected the path of an ONNX file, or a PyTorch module")
     if input_shape is None:
         raise UsageError("loading a PyTorch module needs input_shape, the shape of one input without the batch")
+    _expect_lengths(input_shape)
     return module_model(source, input_shape)
+
+
+def _expect_lengths(input_shape: Sequence[int] | Sequence[Sequence[int]]) -> None:
+    """Refuse what torch would take for a length to be found out, or for nothing."""
+    parts = input_shape if isinstance(input_shape, Sequence) else ()
+    lengths = [length for part in parts for length in (part if isinstance(part, Sequence) else (part,))]
+    if any(isinstance(length, int) and length < 1 for length in lengths):
+        raise UsageError(
+            f"input_shape is {input_shape!r}; expected lengths from 1 up, without the batch, such as (3, 32, 32)"
+        )
 
 
 def verify(
@@ -96,6 +114,11 @@ def verify(
     from surebound.verify.pipeline import verify as run
 
     begin = time.monotonic()
+    if not isinstance(problem, Property | Robustness | str | Path):
+        raise UsageError(
+            f"verify got a {type(problem).__name__} for a problem; expected a Robustness or Property, or the path of a "
+            "VNN-LIB file"
+        )
     options = Options.of(
         search,
         timeout=timeout,
@@ -165,6 +188,8 @@ def bounds(
     from surebound.bounds.device import expect_exact, plain_convolutions
     from surebound.domain.balls import Balls
 
+    if not isinstance(box, Domain) and not (isinstance(box, tuple | list) and len(box) == 2):
+        raise UsageError(f"bounds got a {type(box).__name__} for a box; expected a Box or Ball, or (lower, upper)")
     expect_exact(device)
     model = _loaded(net).tensors(device)
     lower, upper = (box.lower, box.upper) if isinstance(box, Domain) else box
@@ -216,9 +241,23 @@ def train(
         resume: go on with the run in `out` from its last checkpoint, or start it if there is none.
         on_progress: called after every step with a `surebound.train.loop.TrainProgress`.
     """
+    from surebound.data.dataset import Dataset
     from surebound.train.config import TrainConfig, read_config
     from surebound.train.run import run
 
+    folder = _path(out, "out", "the folder to write")
+    if dataset is not None and not isinstance(dataset, Dataset):
+        raise UsageError(
+            f"train got a {type(dataset).__name__} for a data set; expected one made with surebound.data.own, or, for "
+            "one that has a name, settings=['data.name=NAME']"
+        )
+    if isinstance(settings, str):
+        raise UsageError(f"settings is {settings!r}; expected a list of changes, such as [{settings!r}]")
+    if not isinstance(config, TrainConfig | str | Path):
+        raise UsageError(
+            f"train got a {type(config).__name__} for a configuration; expected the name of a preset, the path of a "
+            "TOML file or a TrainConfig"
+        )
     if isinstance(config, TrainConfig):
         if settings:
             raise UsageError("settings change a preset or a file; expected none beside a TrainConfig")
@@ -226,13 +265,20 @@ def train(
         config = read_config(config, settings)
     return run(
         config,
-        Path(out),
+        folder,
         dataset=dataset,
         module=module,
         data_dir=None if data_dir is None else Path(data_dir),
         resume=resume,
         on_progress=on_progress,
     )
+
+
+def _path(value: object, name: str, use: str) -> Path:
+    """The path that an argument must be."""
+    if not isinstance(value, str | Path) or value == "":
+        raise UsageError(f"{name} is {value!r}; expected the path of {use}")
+    return Path(value)
 
 
 def certify(
@@ -292,6 +338,7 @@ def certify(
         on_progress: called now and then with a `surebound.evaluate.certifying.CertifyProgress`.
     """
     from surebound.data import load_dataset
+    from surebound.data.dataset import Dataset
     from surebound.evaluate.certify import certify as run
     from surebound.evaluate.room import Room
     from surebound.evaluate.stages import Settings
@@ -302,9 +349,15 @@ def certify(
         raise UsageError(
             f"certify got a {type(model).__name__} for a model; expected the path of an ONNX file or training folder"
         )
+    file = _path(store, "store", "the SQLite file of results")
     engine = choose(workers=workers, cluster=cluster, resources=resources)
     if isinstance(dataset, str | Path):
         dataset = load_dataset(str(dataset), data_dir)
+    elif not isinstance(dataset, Dataset):
+        raise UsageError(
+            f"certify got a {type(dataset).__name__} for a data set; expected a name, a folder, or one made with "
+            "surebound.data.own"
+        )
     settings = Settings.of(
         search,
         timeout=timeout,
@@ -327,4 +380,4 @@ def certify(
         room=Room(memory),
         device=device,
     )
-    return run(task, Path(store), engine=engine, resume=resume, on_progress=on_progress)
+    return run(task, file, engine=engine, resume=resume, on_progress=on_progress)

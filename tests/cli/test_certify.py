@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -13,14 +14,17 @@ from classifiers import small_digits, write
 from commands import SUREBOUND, environment, write_hard
 from commands import surebound as run
 
+from surebound.cli import certify
+from surebound.cli.main import main
 from surebound.errors import StoreError
+from surebound.evaluate.certifying import CertifyProgress
 from surebound.evaluate.store import Row, Store
 
 pytestmark = pytest.mark.slow
 
 IMAGES = ["--dataset", "digits", "--eps", "1/30"]
 SHARES = {"standard", "withstood", "robust", "verified", "undecided"}
-KEYS = SHARES | {"images", "outcomes", "settled_by", "eps", "store", "seconds"}
+KEYS = SHARES | {"images", "images_asked", "outcomes", "settled_by", "eps", "store", "seconds"}
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +95,19 @@ def test_mistakes_are_one_sentence(folder: Path, arguments: list[str], complaint
     assert done.returncode == 2 and complaint in done.stderr
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
     assert not (folder / "certify.sqlite").exists()
+
+
+@pytest.mark.parametrize("command", ["certify", "attack"])
+@pytest.mark.parametrize(("name", "noted"), [("mnist", True), ("digits", False), ("data/digits", False)])
+def test_another_data_set_than_the_one_trained_on_is_noted(
+    folder: Path, tmp_path: Path, command: str, name: str, noted: bool
+) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run", ignore=shutil.ignore_patterns("*.sqlite*"))
+    (tmp_path / "run" / "config.toml").write_text(f'data = {{ name = "{name}" }}')
+    done = run(command, "run", *IMAGES, "--first", 2, "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = f"'run' was trained on '{name}', and these are images of 'digits'\n"
+    assert done.stderr == (expected if noted else "")
 
 
 def test_a_store_of_another_kind(folder: Path, tmp_path: Path) -> None:
@@ -183,4 +200,29 @@ def test_interrupted(folder: Path, tmp_path: Path) -> None:
     out, error = going.communicate(timeout=60)
     assert going.returncode in (0, 130), error
     if going.returncode == 130:
-        assert out == "" and "--resume" in error and "Traceback" not in error
+        assert "--resume" in error and "of 120 images" in error and "Traceback" not in error
+        assert out == "" or out.startswith("standard")
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_what_is_known_when_interrupted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], least: int
+) -> None:
+    class Line(certify._Line):
+        def __call__(self, progress: CertifyProgress) -> None:
+            if progress.done >= least:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(certify, "_Line", Line)
+    json_file, store = tmp_path / "r.json", tmp_path / "s.sqlite"
+    arguments = ["certify", folder / "run", *IMAGES, "--first", 60, "--store", store, "--json", json_file]
+    assert main(list(map(str, arguments))) == 130
+    out, error = capsys.readouterr()
+    record, done = json.loads(json_file.read_text()), len(_rows(store))
+    assert (record["images"], record["images_asked"], record["interrupted"]) == (done, 60, True)
+    assert f"interrupted after {done} of 60 images" in error
+    if least:
+        assert 0 < done < 60 and all(0 <= record[name] <= 1 for name in SHARES)
+        assert out.startswith("standard") and f" of {done}, " in out
+    else:
+        assert done == 0 and all(record[name] is None for name in SHARES) and out == ""

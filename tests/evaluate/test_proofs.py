@@ -151,6 +151,19 @@ def test_a_folder_has_proofs_about_one_radius(net: Path, tmp_path: Path, done: t
         certify(net, tmp_path, images=[0, 1], resume=True)
 
 
+def test_a_folder_that_cannot_be_made_leaves_no_store(net: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot make the folder .* for proofs"):
+        certify(net, tmp_path, images=[0], proofs=net)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_taken_leaves_no_folder(net: Path, tmp_path: Path) -> None:
+    certify(net, tmp_path, images=[0], proofs=None)
+    with pytest.raises(UsageError, match="already has results"):
+        certify(net, tmp_path, images=[0])
+    assert not (tmp_path / "proofs").exists()
+
+
 def test_what_the_checker_refuses_is_not_verified(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row.verified for row in certify(net, tmp_path, "old", images=[0, 3], proofs=None).rows)
     monkeypatch.setattr(proofs, "check", lambda *_: Result(valid=False, reason="step 1: a leaf has the bound -1"))

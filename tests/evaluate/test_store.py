@@ -2,6 +2,7 @@
 
 import sqlite3
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from threading import Thread
 
@@ -104,7 +105,12 @@ def test_accuracies_by_hand() -> None:
     ends = {outcome: row(0, outcome=outcome) for outcome in OUTCOMES}
     assert [o for o, r in ends.items() if r.withstood] == ["falsified", "verified", "timeout", "unknown"]
     assert [o for o, r in ends.items() if r.robust] == ["verified", "timeout", "unknown"]
-    assert Accuracies.of([]).standard == 0.0
+
+
+def test_no_images_have_no_accuracies() -> None:
+    found = Accuracies.of([])
+    assert found.images == 0
+    assert all(isnan(s) for s in (found.standard, found.withstood, found.robust, found.verified, found.undecided))
 
 
 def test_two_writers_at_once(tmp_path: Path) -> None:

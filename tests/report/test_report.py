@@ -9,6 +9,7 @@ import zlib
 from itertools import combinations
 from math import isnan
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from reports import (
     write_training,
 )
 
-from surebound.cli.main import main
+from surebound.cli.main import build_parser, main
 from surebound.errors import MissingFileError, StoreError, UsageError
 from surebound.evaluate.evidence import Evidence
 from surebound.evaluate.store import Row, Run, Store
@@ -37,6 +38,7 @@ from surebound.report.charts import Axes, Bar, Curve, bar_chart, line_chart
 from surebound.report.numbers import compact, linear_ticks, log_ticks
 from surebound.report.page import default_output, make_page
 from surebound.report.png import as_picture, encode, magnification, to_bytes
+from surebound.report.repeat import certify_command
 from surebound.report.results import gather, training_folders
 from surebound.report.style import CSS, DARK, LIGHT, SERIES
 from surebound.report.summaries import cactus, certified_curve, funnel, phase_seconds, standing_curve
@@ -98,7 +100,8 @@ def test_the_page_says_what_the_store_holds(tmp_path: Path) -> None:
         "Robust accuracy 62.5 % 5 of 8",
         "Verified accuracy 37.5 % 3 of 8",
         "Undecided 25.0 % 2 of 8",
-        "classified: 8 arrive, settled 1 misclassified; attack: 7 arrive, settled 1 attacked; IBP: 6 arrive",
+        "classified: 8 arrive, settled 1 misclassified; IBP: 7 arrive, settled 1 verified; CROWN: 6 arrive",
+        "attack: 5 arrive, settled 1 attacked; α-CROWN: 4 arrive",
         "search: 4 arrive, settled 1 falsified, 1 verified, 1 timeout, 1 unknown",
         "3 images verified and 2 with a counterexample; mean 3.1 s, median 0.20 s, slowest 12.0 s.",
         "one → two",
@@ -168,6 +171,14 @@ def test_long_names_may_wrap(tmp_path: Path) -> None:
     assert {"h1", "h3", "p", "li", "a", "code", "pre", "tbody th", ".facts dt", ".facts dd", ".note"} <= chosen
 
 
+def test_a_run_that_is_not_complete_has_no_intervals(tmp_path: Path) -> None:
+    whole = Page(make_page(write_store(tmp_path / "whole.sqlite"))).text
+    assert "7 of 8 classified correctly; 95 % interval" in whole
+    part = Page(make_page(write_store(tmp_path / "part.sqlite", [(make_run(), ROWS[:5])]))).text
+    assert "4 of 5 classified correctly" in part and "interval" not in part
+    assert "3 of the 8 images asked for are not settled yet. Accuracies are those of the images" in part
+
+
 def test_radii_are_drawn_and_listed(tmp_path: Path) -> None:
     rows = [
         make_row(0, "verified", "search", certified_eps="1/255", attacked_eps="2/255"),
@@ -197,6 +208,60 @@ def test_proofs_are_summed_up_and_listed(tmp_path: Path) -> None:
     assert "1 refused, and these images count as undecided" in text
     assert "Size of a proof 53.4 kB in the median" in text and "Time to check one 3.0 s in the median" in text
     assert "61,000 accepted" in text and "7 refused step 2" in text
+
+
+def test_proofs_that_were_not_checked_are_not_refused(tmp_path: Path) -> None:
+    rows = [make_row(0, "verified", "ibp", proof=Evidence(bytes=400))]
+    text = Page(make_page(write_store(tmp_path / "r.sqlite", [(make_run(), rows)]))).text
+    assert "Accepted by the checker" not in text
+    assert "Checks not made here surebound check NET.onnx image-N.vnnlib.gz image-N.proof checks one" in text
+
+
+def test_runs_of_one_name_are_told_apart_by_their_options(tmp_path: Path) -> None:
+    runs = [
+        make_run(options={"branching": rule, "early_stop": stop}) for rule, stop in (("upb", True), ("auto", False))
+    ]
+    text = Page(make_page(write_store(tmp_path / "r.sqlite", [(run, ROWS) for run in runs]))).text
+    for title in ("small/model.onnx, digits, ε = 2/255, branching upb, early stop", "branching auto, no early stop"):
+        assert text.count(title) == 3, title  # in the overview, at the run, and under what repeats it
+    other = [make_run(model_sha256=digest * 32) for digest in ("ab", "cd")]
+    text = Page(make_page(write_store(tmp_path / "other.sqlite", [(run, ROWS) for run in other]))).text
+    assert text.count("ε = 2/255, run 2 of other.sqlite") == 3
+
+
+def test_what_was_done_in_python_can_be_repeated(tmp_path: Path) -> None:
+    options = {"timeout": 2.5, "branching": "upb", "early_stop": False, "radius_search": True, "seed": 3}
+    run = make_run(command="", model="my runs/model.onnx", images=(0, 5), options=options)
+    expected = (
+        "surebound certify 'my runs/model.onnx' --dataset digits --eps 2/255 --norm inf --indices 0,5 --timeout 2.5 "
+        "--branching upb --seed 3 --no-early-stop --radius-search --store NEW.sqlite"
+    )
+    assert certify_command(run) == expected
+    args = build_parser().parse_args(split(expected)[1:])
+    assert (args.indices, args.branching, args.no_early_stop, args.radius_search) == ((0, 5), "upb", True, True)
+    assert certify_command(make_run(dataset="mine", options={"early_stop": True})) == (
+        "surebound.certify('runs/small/model.onnx', dataset, eps='2/255', store=\"NEW.sqlite\", images=range(8), "
+        "norm='inf', early_stop=True)"
+    )
+    rows = [make_row(0, "verified", "ibp")]
+    assert expected in Page(make_page(write_store(tmp_path / "r.sqlite", [(run, rows)]))).text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "given"),
+    [
+        ("fc-small", "own", "module=module"),
+        ("digits", "mine", "dataset=dataset"),
+        ("digits", "data/mine", None),
+    ],
+)
+def test_trainings_of_ones_own_are_repeated_in_python(tmp_path: Path, old: str, new: str, given: str | None) -> None:
+    folder = write_training(tmp_path / "a", config=CONFIG.replace(f'name = "{old}"', f'name = "{new}"'))
+    text = Page(make_page(folder)).text
+    if given is None:
+        assert f"surebound train --config {folder}/config.toml --out NEW_FOLDER" in text
+    else:
+        assert f"surebound.train('{folder}/config.toml', out=\"NEW_FOLDER\", {given})" in text
 
 
 def test_many_runs_fold_and_show_few_images(tmp_path: Path) -> None:
@@ -335,9 +400,9 @@ def test_the_funnel_counts_every_image_once() -> None:
     steps = funnel(ROWS)
     assert [(s.stage, s.arriving, s.going_on) for s in steps] == [
         ("standard", 8, 7),
-        ("attack", 7, 6),
-        ("ibp", 6, 5),
-        ("crown", 5, 4),
+        ("ibp", 7, 6),
+        ("crown", 6, 5),
+        ("attack", 5, 4),
         ("alpha-crown", 4, 4),
         ("search", 4, 0),
     ]

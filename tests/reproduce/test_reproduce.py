@@ -142,6 +142,19 @@ def test_results_are_not_overwritten(finished: tuple[Path, dict[str, Any]]) -> N
     assert "already holds results of table 1; expected --resume" in complaint
 
 
+@pytest.mark.parametrize("command", [TABLE1, [*TABLE1, "--resume"], BRANCHING], ids=["table1", "resumed", "branching"])
+def test_a_folder_of_something_else_is_left_alone(
+    tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "certify.sqlite").write_text("of a demo")
+    (tmp_path / "report.html").write_text("its report")
+    assert main([*command, "--out", str(tmp_path)]) == 2
+    complaint = capsys.readouterr().err
+    assert "holds 'certify.sqlite' and other files" in complaint and "new or empty folder" in complaint
+    assert complaint.count("\n") == 1 and (tmp_path / "report.html").read_text() == "its report"
+    assert {path.name for path in tmp_path.iterdir()} == {"certify.sqlite", "report.html"}
+
+
 def test_runs_carry_what_the_table_needs(finished: tuple[Path, dict[str, Any]]) -> None:
     out, _ = finished
     place = Place(out=str(out), scale_name="smoke")

@@ -23,7 +23,7 @@ from surebound.cli.arguments import (
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine
 from surebound.cli.engine import add_engine, chosen_engine, threads_here
-from surebound.cli.model import add_images, check_model, check_radius, choose_images, radius_text
+from surebound.cli.model import add_images, check_model, check_radius, choose_images, note_other_data, radius_text
 from surebound.errors import UsageError
 from surebound.verify.clock import Clock
 from surebound.work import Engine
@@ -106,6 +106,7 @@ def _prepare(args: Namespace, file: Path, engine: Engine, watch: _Watch, clock: 
 
         dataset = load_dataset(args.dataset, args.data_dir)
         images = choose_images(dataset, args.first, args.indices)
+        note_other_data(args.model, dataset)
         watch.total = len(images)
         set_threads(threads_here(args))
 

@@ -7,6 +7,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from dataclasses import asdict
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from surebound.cli.arguments import (
 from surebound.cli.command import Command
 from surebound.cli.display import StatusLine, duration
 from surebound.cli.engine import add_engine, chosen_engine, threads_here
-from surebound.cli.model import add_images, check_model, check_radius, choose_images, radius_text
+from surebound.cli.model import add_images, check_model, check_radius, choose_images, note_other_data, radius_text
 from surebound.cli.quick_torch import quick_import
 from surebound.errors import UsageError, visible
 from surebound.memory import keep_memory
@@ -49,7 +50,10 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--branching", choices=CHOICES, default="auto", help="as for verify (default auto)")
     add_search(parser)
     parser.add_argument(
-        "--attack", choices=tuple(ATTACKS), default="mi-fgsm", help="the attack before any bounds (default mi-fgsm)"
+        "--attack",
+        choices=tuple(ATTACKS),
+        default="mi-fgsm",
+        help="the attack on what intervals and CROWN leave open (default mi-fgsm)",
     )
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="for the attacks (default 0)")
     parser.add_argument(
@@ -107,14 +111,17 @@ def _run(args: Namespace) -> int:
             interrupted = True
         finally:
             line.done()
+        asked = len(task.images)
         if interrupted:
-            if sys.stderr is not None:
-                print(f"interrupted; what is done is in '{store}', and --resume goes on from there", file=sys.stderr)
             found = so_far(task, store, time.monotonic() - begin)
             if found is not None:
-                _write(files, _record(args, found, interrupted=True))
+                record = _record(args, found, asked, interrupted=True)
+                _write(files, record)
+                if record["images"]:
+                    _report(record)
+            _say_interrupted(0 if found is None else len(found.rows), asked, store)
             return interrupts.code()
-        record = _record(args, result)
+        record = _record(args, result, asked)
         _write(files, record)
         _report(record)
     return 0
@@ -123,6 +130,12 @@ def _run(args: Namespace) -> int:
 def _write(files: dict[str, Path], record: dict[str, Any]) -> None:
     if "json" in files:
         write_whole(files["json"], json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def _say_interrupted(done: int, asked: int, store: Path) -> None:
+    if sys.stderr is not None:
+        text = f"interrupted after {done:,} of {asked:,} images; what is done is in '{store}'"
+        print(f"{visible(text)}, and --resume goes on from there", file=sys.stderr)
 
 
 def _default_store(model: str) -> Path:
@@ -135,6 +148,7 @@ def _task(args: Namespace) -> "Task":
 
     dataset = load_dataset(args.dataset, args.data_dir)
     images = choose_images(dataset, args.first, args.indices)
+    note_other_data(args.model, dataset)
     keep_memory()
     set_threads(threads_here(args))
 
@@ -189,7 +203,8 @@ class _Line:
         self._line.show(progress.share, text)
 
 
-def _record(args: Namespace, result: "Certification", *, interrupted: bool = False) -> dict[str, Any]:
+def _record(args: Namespace, result: "Certification", asked: int, *, interrupted: bool = False) -> dict[str, Any]:
+    """The JSON's content. Shares of no images are None."""
     from surebound.evaluate.store import OUTCOMES, STAGES
 
     found, undecided = result.accuracies, ("timeout", "unknown")
@@ -199,13 +214,11 @@ def _record(args: Namespace, result: "Certification", *, interrupted: bool = Fal
     ended = Counter(row.outcome for row in result.rows)
     settled = Counter(row.stage for row in result.rows if row.outcome not in undecided)
     proofs = {} if args.proofs is None else {"proofs": {"folder": args.proofs, **asdict(result.proofs)}}
+    shares = {name: getattr(found, name) for name in ("standard", "withstood", "robust", "verified", "undecided")}
     return {
         "images": found.images,
-        "standard": found.standard,
-        "withstood": found.withstood,
-        "robust": found.robust,
-        "verified": found.verified,
-        "undecided": found.undecided,
+        "images_asked": asked,
+        **{name: None if isnan(share) else share for name, share in shares.items()},
         "outcomes": {name: ended[name] for name in OUTCOMES if ended[name]},
         "settled_by": {name: settled[name] for name in STAGES if settled[name]},
         "subproblems": sum(row.subproblems for row in result.rows),

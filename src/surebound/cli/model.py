@@ -1,15 +1,17 @@
 """What commands that run a MODEL on a data set share."""
 
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surebound.cli.arguments import check_network, count, eps, eps_text, indices, thread_count
+from surebound.config import read_toml
 from surebound.data import DATASETS
 from surebound.domain import NORMS
-from surebound.errors import MissingFileError, UsageError
+from surebound.errors import MissingFileError, UsageError, visible
 
 if TYPE_CHECKING:
     from surebound.data.dataset import Dataset
@@ -58,6 +60,18 @@ def check_model(path: str) -> Path:
             )
         return check_network(file)
     return check_network(path)
+
+
+def note_other_data(model: str, dataset: "Dataset") -> None:
+    """Say so if the network of a training folder was trained on another data set than it is now tried on."""
+    try:
+        data = read_toml(Path(model) / "config.toml").get("data")
+        name = data.get("name") if isinstance(data, dict) else None
+        if not isinstance(name, str) or dataset.name in (name, Path(name).resolve().name) or sys.stderr is None:
+            return
+    except (UsageError, OSError, ValueError, RuntimeError):  # an ONNX file, or a folder that somebody else made
+        return
+    print(visible(f"'{model}' was trained on '{name}', and these are images of '{dataset.name}'"), file=sys.stderr)
 
 
 def choose_images(dataset: "Dataset", first: int | None, chosen: Sequence[int] | None) -> Sequence[int]:

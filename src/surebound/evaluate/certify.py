@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surebound.errors import StoreError, WorkerLostError
-from surebound.evaluate.certifying import Certifying, OnProgress, rank
+from surebound.evaluate.certifying import Certifying, OnProgress, expect_room_for, rank
 from surebound.evaluate.evidence import Proofs
 from surebound.evaluate.proofs import ProofFolder
 from surebound.evaluate.store import Accuracies, Row, Store
@@ -19,6 +19,7 @@ from surebound.evaluate.task import Task, check_fits
 from surebound.evaluate.worker import CertifySetup, Result, Work
 from surebound.load.onnx import load_model
 from surebound.load.portable import PortableNetwork
+from surebound.network.model import Model
 from surebound.work import Desk, Done, Engine, Failed
 from surebound.work.inline import Inline
 
@@ -54,6 +55,8 @@ def certify(
     report = on_progress or (lambda _: None)
     model = load_model(task.file)
     check_fits(model, task.dataset)
+    if task.folder is not None:
+        _prepare(task, task.folder, model, store, resume=resume)
     setup = CertifySetup(
         network=PortableNetwork(task.file, model=model, pack=engine.remote, device=task.device),
         eps=task.eps,
@@ -87,6 +90,15 @@ def certify(
             seconds=time.monotonic() - begin,
             alone=desk.alone,
         )
+
+
+def _prepare(task: Task, folder: ProofFolder, model: Model, store: Path, *, resume: bool) -> None:
+    """Have the folder for proofs before there is a new store, and the store's complaints before there is a folder."""
+    run = task.describe()
+    if store.exists():
+        with Store(store) as results:
+            expect_room_for(results, run, resume=resume)
+    folder.prepare(model.network, run.subject)
 
 
 def _add(desk: Desk[Work, Result], works: list[Work]) -> None:

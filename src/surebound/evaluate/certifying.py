@@ -49,14 +49,7 @@ class Certifying:
     def __init__(self, task: Task, model: Model, results: Store, *, resume: bool) -> None:
         """Begin, or go on, with a run in a store. Images that were verified and lack but a proof are done again."""
         run, folder = task.describe(), task.folder
-        if results.find(run) is not None and not resume:
-            raise UsageError(
-                f"'{results.path}' already has results of this network, data set, radius and options; "
-                "expected --resume (resume=True) to go on with them, or another store"
-            )
-        expect_same_data(results, run)
-        if folder is not None:
-            folder.prepare(model.network, run.subject)
+        expect_room_for(results, run, resume=resume)
         self.number = results.begin(run)
         done = results.outcomes(self.number)
         self._task, self._results, self._folder = task, results, folder
@@ -179,6 +172,16 @@ def rank(work: Work) -> tuple[float, ...]:
             return (1.0,)
         case Open():
             return (2.0, work.margin)
+
+
+def expect_room_for(results: Store, run: Run, *, resume: bool) -> None:
+    """Raise an error if the store has results of this run that are not to be gone on with, or of other images."""
+    if results.find(run) is not None and not resume:
+        raise UsageError(
+            f"'{results.path}' already has results of this network, data set, radius and options; "
+            "expected --resume (resume=True) to go on with them, or another store"
+        )
+    expect_same_data(results, run)
 
 
 def expect_same_data(results: Store, run: Run) -> None:

@@ -15,6 +15,7 @@ from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
@@ -26,7 +27,7 @@ from surebound.evaluate import evidence as proofs
 from surebound.evaluate.evidence import Evidence
 
 Outcome = Literal["misclassified", "attacked", "falsified", "verified", "timeout", "unknown"]
-Stage = Literal["standard", "attack", "ibp", "crown", "alpha-crown", "search"]
+Stage = Literal["standard", "ibp", "crown", "attack", "alpha-crown", "search"]  # in the order in which they run
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
@@ -183,7 +184,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracies:
-    """Shares of the images, each a part of the one before it; what is robust but not verified is undecided."""
+    """Shares of the images, each a part of the one before it; what is robust but not verified is undecided.
+
+    Without any images, the shares are NaN.
+    """
 
     images: int
     standard: float  # right
@@ -199,19 +203,23 @@ class Accuracies:
 
     @staticmethod
     def of(outcomes: Iterable[str]) -> "Accuracies":
-        """The accuracies over some outcomes, listed or counted; zero without any."""
+        """The accuracies over some outcomes, listed or counted."""
         count = Counts(outcomes)
         images = count.total()
         verified, undecided = count["verified"], count["timeout"] + count["unknown"]
         robust = verified + undecided
         withstood = robust + count["falsified"]
+
+        def share(part: int) -> float:
+            return part / images if images else nan
+
         return Accuracies(
             images=images,
-            standard=(withstood + count["attacked"]) / max(images, 1),
-            withstood=withstood / max(images, 1),
-            robust=robust / max(images, 1),
-            verified=verified / max(images, 1),
-            undecided=undecided / max(images, 1),
+            standard=share(withstood + count["attacked"]),
+            withstood=share(withstood),
+            robust=share(robust),
+            verified=share(verified),
+            undecided=share(undecided),
         )
 
 

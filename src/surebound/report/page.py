@@ -13,7 +13,7 @@ from surebound.report.numbers import duration
 from surebound.report.pieces import Cell, Column, fold, slug, table, tiles
 from surebound.report.repeat import repeat_section
 from surebound.report.results import Material, Result, Training, gather
-from surebound.report.runs import run_body, run_summary, run_title
+from surebound.report.runs import run_body, run_summary, run_titles
 from surebound.report.style import CSS, SCRIPT
 from surebound.report.tables import branching_of, table1_of
 from surebound.report.training import training_body, training_summary
@@ -138,14 +138,14 @@ def _sections(material: Material, most_rows: int) -> list[Section]:
     return found
 
 
-def _overview(results: Sequence[Result]) -> Markup:
+def _overview(results: Sequence[Result], titles: Sequence[str]) -> Markup:
     names = ("Standard", "Withstood", "Robust", "Verified", "Undecided", "Mean time, s")
     columns = [Column("Run"), Column("Data set"), Column("ε", True), Column("Images", True)]
     columns += [Column(name, True) for name in names]
     lines = []
-    for k, result in enumerate(results, start=1):
+    for k, (result, title) in enumerate(zip(results, titles, strict=True), start=1):
         found = Accuracies.of_rows(result.rows)
-        name = element("a", f"{k}. {run_title(result)}", href=f"#run-{k}")
+        name = element("a", f"{k}. {title}", href=f"#run-{k}")
         images = Cell(f"{found.images:,}{' so far' if result.missing else ''}", found.images)
         kinds = (found.standard, found.withstood, found.robust, found.verified, found.undecided)
         shares = [f"{100 * share:.2f}" for share in kinds]
@@ -158,18 +158,19 @@ def _overview(results: Sequence[Result]) -> Markup:
 def _runs(results: Sequence[Result], trained: Mapping[str, tuple[Training, str]], most_rows: int) -> Markup:
     rows = max(most_rows // len(results), 1)
     pictures = max(_PICTURES // len(results), min(2 * _PICTURES // len(results), _FEWEST))
-    parts: list[object] = [_overview(results)] if len(results) > 1 else []
+    titles = run_titles(results)
+    parts: list[object] = [_overview(results, titles)] if len(results) > 1 else []
     style = "print" if len(results) <= _PRINTED else None
-    for k, result in enumerate(results, start=1):
+    for k, (result, title) in enumerate(zip(results, titles, strict=True), start=1):
         origin = None
         if found := trained.get(result.run.model_sha256):
             link = element("a", found[0].name, href=f"#{found[1]}")
             origin = element("p", "Trained in ", link, ", by the hash of the model.", class_="note")
         body = run_body(result, most_rows=rows, most_pictures=pictures, trained=origin)
         if len(results) == 1:
-            parts += [element("h3", run_title(result), id="run-1"), body]
+            parts += [element("h3", title, id="run-1"), body]
         else:
-            heading = [element("h3", f"{k}. {run_title(result)}"), element("span", run_summary(result), class_="note")]
+            heading = [element("h3", f"{k}. {title}"), element("span", run_summary(result), class_="note")]
             parts.append(fold(join(heading), body, open_=len(results) == 2, style=style, id_=f"run-{k}"))
     return join(parts)
 

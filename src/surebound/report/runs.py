@@ -1,5 +1,6 @@
 """The part of the page on one run: what it found, stage by stage and image by image."""
 
+from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import PurePath
@@ -27,9 +28,9 @@ from surebound.report.summaries import (
 
 STAGE_NAMES = {
     "standard": "classified",
-    "attack": "attack",
     "ibp": "IBP",
     "crown": "CROWN",
+    "attack": "attack",
     "alpha-crown": "α-CROWN",
     "search": "search",
 }
@@ -51,13 +52,45 @@ def run_title(result: Result) -> str:
     return ", ".join(str(part) for part in parts if part is not None)
 
 
+def run_titles(results: Sequence[Result]) -> list[str]:
+    """The titles of some runs, with the options that runs of one title differ in, or else their numbers."""
+    titles = [run_title(result) for result in results]
+    for title, count in Counter(titles).items():
+        if count > 1:
+            places = [k for k, other in enumerate(titles) if other == title]
+            group = [results[k] for k in places]
+            for k, more in zip(places, _differences(group), strict=True):
+                titles[k] = f"{title}, {more}"
+    return titles
+
+
+def _differences(results: Sequence[Result]) -> list[str]:
+    """What tells each of some runs from the others: options, or else where it is stored."""
+    names = dict.fromkeys(name for result in results for name in result.run.options if name not in ("norm", "search"))
+    values = {name: [result.run.options.get(name) for result in results] for name in names}
+    differing = {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+    said = [", ".join(_option(name, found[k]) for name, found in differing.items()) for k in range(len(results))]
+    if len(set(said)) < len(said) or not all(said):
+        places = [f"run {result.number} of {result.store.name}" for result in results]
+        said = [", ".join(filter(None, pair)) for pair in zip(said, places, strict=True)]
+    return said
+
+
+def _option(name: str, value: object) -> str:
+    words = name.replace("_", " ")
+    return words if value is True else f"no {words}" if value in (False, None) else f"{words} {value}"
+
+
 def headline(result: Result) -> Markup:
-    """The accuracies of a run."""
+    """The accuracies of a run. While images are missing there are no intervals: those settled so far are no sample, but
+    the ones that took least time."""
     found, n = Accuracies.of_rows(result.rows), len(result.rows)
 
     def tile(label: str, share: float, meaning: str, colour: str) -> Tile:
-        low, high = interval(share, n)
-        below = f"{round(share * n):,} of {n:,} {meaning}; 95\u202f% interval {100 * low:.1f}–{100 * high:.1f}"
+        below = f"{round(share * n):,} of {n:,} {meaning}"
+        if not result.missing:
+            low, high = interval(share, n)
+            below += f"; 95\u202f% interval {100 * low:.1f}–{100 * high:.1f}"
         return Tile(label, percent(share), below, colour)
 
     return tiles(
@@ -80,10 +113,15 @@ def proofs_tiles(result: Result) -> Markup | None:
     folder = f", in {result.run.notes['proofs']}" if "proofs" in result.run.notes else ""
     below = f"verified images have a proof, for surebound check to follow{folder}"
     each = [Tile("Proofs", f"{found.written:,} of {found.verified:,}", below, "green")]
-    below = f"of {checked:,} that were checked, by a program that shares no code with the verifier"
-    if found.refused:
-        below += f"; {found.refused:,} refused, and these images count as undecided"
-    each.append(Tile("Accepted by the checker", f"{found.accepted:,}", below, "amber" if found.refused else "green"))
+    if checked:
+        below = f"of {checked:,} that were checked, by a program that shares no code with the verifier"
+        if found.refused:
+            below += f"; {found.refused:,} refused, and these images count as undecided"
+        colour = "amber" if found.refused else "green"
+        each.append(Tile("Accepted by the checker", f"{found.accepted:,}", below, colour))
+    elif found.written:
+        below = "surebound check NET.onnx image-N.vnnlib.gz image-N.proof checks one, certify --check-proofs each"
+        each.append(Tile("Checks", "not made here", below, "blue"))
     if found.median_bytes is not None:
         each.append(Tile("Size of a proof", size_text(found.median_bytes), "in the median", "blue"))
     if found.median_check_seconds is not None:
@@ -106,7 +144,8 @@ def run_body(result: Result, *, most_rows: int, most_pictures: int, trained: Mar
     parts: list[object] = []
     if result.missing:
         asked = f"{result.missing:,} of the {len(result.run.images):,} images asked for are not settled yet."
-        parts.append(element("p", asked, class_="warn"))
+        biased = "Accuracies are those of the images that were settled first, which are the easier ones."
+        parts.append(element("p", f"{asked} {biased}", class_="warn"))
     parts += [headline(result), proofs_tiles(result), trained]
     plots = [_funnel(rows), _phases(rows), _cactus(rows), _radii(rows)]
     parts.append(element("div", *(plot for plot in plots if plot is not None), class_="plots"))

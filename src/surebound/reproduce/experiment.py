@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surebound.errors import UsageError
+from surebound.errors import UsageError, quoted
 from surebound.evaluate.store import Store
 from surebound.files import replacing
 from surebound.report.tables import SEARCHES
@@ -59,7 +59,13 @@ def engine(request: Request, lock: int, default: int) -> Engine:
 
 
 def refuse(place: Place, experiment: str, *, taken: bool) -> None:
-    """Raise UsageError if there are results already."""
+    """Raise UsageError if there are results already, or files of something else, such as another report."""
+    names = sorted(entry.name for entry in place.path.iterdir() if not entry.name.startswith("."))
+    if names and not {*names} & {*SETTINGS, LOG, *(place.store(name).name for name in _TITLES)}:
+        raise UsageError(
+            f"'{place.out}' holds {quoted(names[0])}{' and other files' if names[1:] else ''}, and nothing that "
+            "'surebound reproduce' wrote; expected a new or empty folder, or one that it began"
+        )
     if taken:
         raise UsageError(
             f"'{place.out}' already holds results of {experiment}; "

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from minima import milp_minimum
 from networks import random_box, random_conv, random_fc, random_pool, random_residual
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
@@ -14,7 +15,6 @@ from onnx_models import X, save
 from torch import Tensor
 from verifications import ALONE, as_box, prop, region
 
-from surebound.bounds.planet_lp import milp_minimum
 from surebound.load.onnx import load_model
 from surebound.network.conv import Conv
 from surebound.network.graph import Input, Network, Relu

@@ -8,12 +8,12 @@ from functools import cache
 
 import numpy as np
 import torch
+from minima import milp_minimum
 from networks import random_box, random_conv, random_fc, random_pool, random_residual
 from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.attacks.pgd import PGD
-from surebound.bounds.planet_lp import milp_minimum
 from surebound.network.graph import Network
 from surebound.network.model import Model
 from surebound.problem import Box, Domain, Property, Region, Verdict

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from forms import FORMS, MAKERS, Case, feasible_signs, make_case, random_duals
+from minima import milp_minimum, planet_bounds
 from networks import Builder, pre_activations, sample
 from scipy.optimize import minimize_scalar
 from torch import Tensor
@@ -25,7 +26,6 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.planet_lp import milp_minimum, planet_bounds
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.network.linear import Linear

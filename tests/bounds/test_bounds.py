@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from minima import milp_minimum
 from networks import (
     Builder,
     makers,
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from surebound.bounds import BOUNDS
-from surebound.bounds.planet_lp import milp_minimum
 from surebound.bounds.result import LayerBounds
 from surebound.errors import UsageError
 from surebound.network.graph import Network

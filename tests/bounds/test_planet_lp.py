@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from exact import exact_output
+from minima import affine_blocks, milp_minimum, planet_bounds
 from networks import (
     Builder,
     pre_activations,
@@ -26,12 +27,9 @@ from surebound.bounds.enclosure import enclose
 from surebound.bounds.planet_lp import (
     System,
     _refuted,
-    affine_blocks,
     affine_rows,
     leaf_multipliers,
     milp,
-    milp_minimum,
-    planet_bounds,
     planet_lp,
 )
 from surebound.network.graph import Network

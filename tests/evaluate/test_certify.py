@@ -16,9 +16,9 @@ import pytest
 import torch
 from certifying import DIGITS, EPS, finish, no_attack, take_digits
 from classifiers import least_margins, nearest_means, small_digits, write
+from minima import milp_minimum
 
 import surebound
-from surebound.bounds.planet_lp import milp_minimum
 from surebound.data.dataset import Dataset, Images
 from surebound.errors import MissingFileError, NetworkError, StoreError, UsageError
 from surebound.evaluate import stages

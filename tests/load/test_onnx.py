@@ -20,15 +20,14 @@ from operations import CASES, floats, integers
 
 from surebound.errors import MissingFileError, NetworkError, SureboundError, UnsupportedOpError
 from surebound.load.onnx import (
-    check_against_onnxruntime,
     load_model,
     load_onnx,
     operations,
     survey,
-    unsupported_operations,
 )
 from surebound.load.onnx_ops import SUPPORTED
 from surebound.load.replay import replay
+from surebound.network.agreement import check_agreement
 from surebound.network.graph import Network
 
 
@@ -423,9 +422,8 @@ def test_a_survey_tells_what_is_not_supported(tmp_path: Path) -> None:
     ]
     path = save(tmp_path / "net.onnx", nodes, ["n", 3], constants={"three": floats(3)})
     assert operations(path) == {"Sigmoid": 1, "Shape": 1, "Exp": 1, "Add": 1, "Sin": 2, "com.example.Frobnicate": 1}
-    assert unsupported_operations(path) == {"Sin": 2, "com.example.Frobnicate": 1}
     found = survey(path)
-    assert [name for _, name in found.unsupported] == ["first", "g", "y"]
+    assert found.unsupported == (("Sin", "first"), ("Sin", "g"), ("com.example.Frobnicate", "y"))
     assert (found.inputs, found.outputs, found.parameters) == (((X, "n x 3"),), (("y", "?"),), 3)
 
 
@@ -500,11 +498,12 @@ def test_a_network_that_differs_from_the_file_is_refused(tmp_path: Path) -> None
     path = _mlp(tmp_path / "mlp.onnx", [1, 5])
     other = save_op(tmp_path / "other.onnx", "MatMul", (1, 5), [X, floats(5, 3)], opset=13)
     wider = save_op(tmp_path / "wider.onnx", "MatMul", (1, 5), [X, floats(5, 4)], opset=13)
-    check_against_onnxruntime(load_onnx(path), path)
+    network = load_onnx(path)
+    check_agreement(network, replay(path), "onnxruntime", "it")
     with pytest.raises(NetworkError, match="differs from onnxruntime by"):
-        check_against_onnxruntime(load_onnx(path), other)
+        check_agreement(network, replay(other), "onnxruntime", "it")
     with pytest.raises(NetworkError, match=r"shape \[6, 4\] in onnxruntime"):
-        check_against_onnxruntime(load_onnx(path), wider)
+        check_agreement(network, replay(wider), "onnxruntime", "it")
 
 
 def test_overflow_on_the_way_is_reported(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from commands import surebound as run
+from minima import milp_minimum, planet_bounds
 from networks import random_fc
 from onnx import helper
 from onnx_models import X, save
@@ -18,7 +19,6 @@ from scipy.optimize import linprog
 from verifications import ALONE, model, prop, region
 
 import surebound
-from surebound.bounds.planet_lp import milp_minimum, planet_bounds
 from surebound.check import check
 from surebound.errors import UsageError
 from surebound.load.onnx import load_model

@@ -18,7 +18,6 @@ from surebound.train.checkpoint import (
     Checkpoint,
     _checksum,
     load,
-    load_weights,
     restore_optimiser,
     restore_weights,
     save,
@@ -189,7 +188,7 @@ def test_weights_alone(tmp_path: Path) -> None:
     chain, other = tiny_chain(norm=True), tiny_chain(norm=True, seed=1)
     save_weights(path, chain.module)
     assert set(load_file(path)) == set(chain.module.state_dict())
-    load_weights(path, other.module)
+    restore_weights(other.module, load_file(path))
     for name, t in other.module.state_dict().items():
         assert torch.equal(t, chain.module.state_dict()[name])
         assert t.ndim != 4 or t.is_contiguous(memory_format=torch.channels_last)
@@ -211,7 +210,7 @@ def test_weights_of_another_network(change: Callable[[nn.Sequential], Any], comp
     change(module)
     before = {name: t.clone() for name, t in module.state_dict().items()}
     with pytest.raises(UsageError, match=r"weights\.safetensors'.*" + complaint):
-        load_weights(path, module)
+        restore_weights(module, load_file(path), source=f"'{path}'")
     assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from minima import milp_minimum
 from networks import Builder, random_box, random_fc
 from numpy.typing import NDArray
 from torch import Tensor
@@ -14,7 +15,6 @@ from verifications import WEAK, model
 
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.margins import interval_rows
-from surebound.bounds.planet_lp import milp_minimum
 from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model

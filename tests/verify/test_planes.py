@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from minima import milp_minimum
 from networks import random_box, random_fc
 from proving import problem, prove
 from verifications import ALONE, KINDS, as_box, decide, exact, region
@@ -15,7 +16,6 @@ from surebound.bounds.audit import auditing
 from surebound.bounds.beta_crown import Ascent, Duals, Splits
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
-from surebound.bounds.planet_lp import milp_minimum
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.check import check
 from surebound.network.linear import Linear

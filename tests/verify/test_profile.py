@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from minima import milp_minimum
 from networks import random_box, random_fc
 from verifications import model as float32_model
 
 import surebound
 from surebound.attacks.mi_fgsm import MIFGSM
 from surebound.bounds.beta_crown import Ascent
-from surebound.bounds.planet_lp import milp_minimum
 from surebound.branching.mixture import Mixture
 from surebound.cli.main import main
 from surebound.errors import UsageError

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from minima import milp_minimum
 from networks import random_box, random_fc, random_pool
 from scipy.optimize import linprog
 from torch import Tensor
@@ -31,7 +32,6 @@ from verifications import (
 
 from surebound.bounds.beta_crown import Ascent
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.planet_lp import milp_minimum
 from surebound.errors import PropertyError, UsageError
 from surebound.network.graph import Input, Network, Node
 from surebound.problem import Box, Region, Robustness, Verdict

@@ -19,8 +19,8 @@ MILP's answers are *not* made rigorous: they are accurate to the solver's tolera
 The coefficients are dense blocks between layers: these methods are for networks of up to a few thousand neurons.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,20 +28,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surebound.bounds.enclosure import Enclosure, enclose
+from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.relaxation import relax
-from surebound.bounds.result import LayerBounds, LeafMultipliers, Minima, Minimum
+from surebound.bounds.result import LayerBounds, LeafMultipliers, Minima
 from surebound.bounds.rounding import SLACK, TINY, UNDERFLOW, gamma
 from surebound.errors import UsageError
 from surebound.network.graph import Network
-from surebound.problem import Box, Matrix, Vector
+from surebound.problem import Matrix, Vector
 
 if TYPE_CHECKING:
     from highspy import Highs
 
 Index = NDArray[np.int64]
-Layers = Sequence[tuple[Tensor, Tensor]]  # (l̂_k, û_k) of the first layers, (neurons,) each
-Splits = Mapping[int, NDArray[np.int8]]  # layer -> (neurons,): +1 active, −1 inactive, 0 free
 
 _TOLERANCE = 1e-9
 LARGEST = 1e10  # the largest number that an LP is given
@@ -78,11 +76,6 @@ def affine_rows(
     on_input, constant, error = network.pull({node: rows.reshape(len(rows), *shape)}, activate, errors)
     slack = error.cpu().numpy() if errors is None else error.cpu().numpy() + UNDERFLOW
     return AffineRows(on_input.flatten(1).cpu().numpy(), found, constant.cpu().numpy(), slack)
-
-
-def affine_blocks(network: Network, errors: dict[int, Tensor] | None = None) -> tuple[AffineRows, ...]:
-    """Every ReLU layer's pre-activation and, last, the output, as `affine_rows`. `network` in float64."""
-    return tuple(affine_rows(network, node, None, errors) for node in _targets(network))
 
 
 def _targets(network: Network) -> list[int]:
@@ -192,14 +185,12 @@ class Assembly:
         return System(lower, upper, row_lower, row_upper, slack, *entries, binary, tuple(self.post))
 
 
-def _system(enclosure: Enclosure, blocks: Sequence[AffineRows], splits: Splits, *, exact: bool = False) -> System:
+def _system(enclosure: Enclosure, blocks: Sequence[AffineRows], *, exact: bool = False) -> System:
     """The relaxation, or with `exact` the MILP, of the layers in `blocks` over the one box of an enclosure."""
     assembly = Assembly(*(end[0].cpu().numpy().reshape(-1) for end in (enclosure.lower, enclosure.upper)))
     inputs = np.arange(assembly.width)
     for k, block in enumerate(blocks):
         low, high = (bound.cpu().numpy()[0] for bound in enclosure.layer(k))
-        sign = splits.get(k, np.zeros(low.size, dtype=np.int8))
-        low, high = np.where(sign > 0, np.maximum(low, 0.0), low), np.where(sign < 0, np.minimum(high, 0.0), high)
         before = assembly.columns(low, high)
         rows = assembly.constrain(block.constant, block.constant, block.error, (before, np.ones(low.size)))
         sources = [(inputs, block.on_input), *((assembly.post[j], w) for j, w in block.on_layers.items())]
@@ -269,56 +260,6 @@ def _refuted(system: System, solver: "Highs") -> bool:
     return any(system.dual_bound(np.zeros(system.lower.size), y) > 0 for y in rays)
 
 
-def _one_box(network: Network, lower: Tensor, upper: Tensor, layers: Layers) -> tuple[Network, Enclosure]:
-    network, shape = network.to(torch.float64), (1, *network.input_shape)
-    known = [(low.double().reshape(1, -1), high.double().reshape(1, -1)) for low, high in layers]
-    return network, enclose(network, lower.reshape(shape), upper.reshape(shape), known)
-
-
-def planet_bounds(
-    network: Network,
-    lower: Tensor,
-    upper: Tensor,
-    layers: Layers,
-    rows: Tensor,
-    constant: Tensor | None = None,
-    splits: Splits | None = None,
-) -> Minima:
-    """min rows · f(x) + constant over the Planet relaxation of one box, eq. 11.
-
-    `layers` gives sound bounds on the pre-activations of the first layers; those of the others are intervals.
-    Splits add x̂ ≥ 0 (and x = x̂) or x̂ ≤ 0 (and x = 0). # lower, upper: (*input_shape); rows: (rows, outputs)
-    """
-    network, enclosure = _one_box(network, lower, upper, layers)
-    blocks = affine_blocks(network, enclosure.errors)[:-1]
-    target = affine_rows(network, network.output, rows.double(), enclosure.errors)
-    if constant is not None:
-        extra = constant.double().reshape(-1).cpu().numpy()
-        error = target.error + gamma(2) * (np.abs(target.constant) + np.abs(extra))
-        target = replace(target, constant=target.constant + extra, error=error)
-    return _minimise(_system(enclosure, blocks, splits or {}), target)
-
-
-def milp_minimum(
-    network: Network,
-    box: Box,
-    c: Vector,
-    d: float,
-    layers: Layers = (),
-    splits: Splits | None = None,
-    time_limit: float | None = None,
-) -> Minimum:
-    """min c · f(x) + d over a box, exactly: `planet_bounds` with the big-M rows of Tjeng 2019.
-
-    Accurate to the solver's tolerances only: a reference, not a proof.
-    """
-    network, enclosure = _one_box(network, network.array(box.lower), network.array(box.upper), layers)
-    rows = network.array(np.asarray(c, dtype=np.float64)).reshape(1, -1)
-    target, blocks = affine_rows(network, network.output, rows), affine_blocks(network, enclosure.errors)[:-1]
-    found = _minimise(_system(enclosure, blocks, splits or {}, exact=True), target, time_limit)
-    return Minimum(float(found.value[0]) + d, float(found.bound[0]) + d, found.x[0])
-
-
 def _layer_by_layer(
     network: Network, lower: Tensor, upper: Tensor, exact: bool = False, time_limit: float | None = None
 ) -> LayerBounds:
@@ -339,12 +280,12 @@ def _layer_by_layer(
         for node in targets:
             enclosure.extend(node)
             ambiguous = ((enclosure.lower[node] < 0) & (enclosure.upper[node] > 0)).flatten()
-            tighten(node, _system(enclosure, blocks, {}), torch.nonzero(ambiguous | (node == targets[-1])).flatten())
+            tighten(node, _system(enclosure, blocks), torch.nonzero(ambiguous | (node == targets[-1])).flatten())
             blocks.append(affine_rows(network, node, None, enclosure.errors))
         # last to first, so that every MILP is built from the sound bounds of the layers before it
         for k in reversed(range(len(targets) if exact else 0)):
             every = torch.arange(blocks[k].constant.size, device=network.device)
-            tighten(targets[k], _system(enclosure, blocks[:k], {}, exact=True), every)
+            tighten(targets[k], _system(enclosure, blocks[:k], exact=True), every)
         found.append(enclosure)
     return LayerBounds(
         tuple(torch.cat([e.lower[node].flatten(1) for e in found]) for node in targets),

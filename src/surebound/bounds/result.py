@@ -29,18 +29,6 @@ class Minima:
 
 
 @dataclass(frozen=True, eq=False)
-class Minimum:
-    """The least value a MILP solver found and where, and its lower bound, all up to its tolerances.
-
-    A bound below the value says that the time ran out. +inf and NaN as in `Minima`.
-    """
-
-    value: float
-    bound: float
-    x: Vector  # (inputs,)
-
-
-@dataclass(frozen=True, eq=False)
 class LeafMultipliers:
     """π, β ≥ 0 with Σπ + Σβ = 1 and value = min over the box of π·r(x) − Σ β_i s_i x̂_i, evaluated in float64."""
 

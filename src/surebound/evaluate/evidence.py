@@ -90,7 +90,7 @@ def select(db: sqlite3.Connection, run: int) -> dict[int, Evidence]:
 def _evidence(size: object, seconds: object, checked: object, check_seconds: object) -> Evidence:
     if not isinstance(size, int) or not 0 <= size < 2**63 or checked not in (None, 0, 1):
         raise ValueError("a proof is not one")
-    if not _is_time(seconds) or not (check_seconds is None or _is_time(check_seconds)):
+    if not is_time(seconds) or not (check_seconds is None or is_time(check_seconds)):
         raise ValueError("a proof's time is not one")
     return Evidence(
         bytes=size,
@@ -100,5 +100,6 @@ def _evidence(size: object, seconds: object, checked: object, check_seconds: obj
     )
 
 
-def _is_time(value: object) -> bool:
+def is_time(value: object) -> bool:
+    """Whether a stored value may be a number of seconds."""
     return isinstance(value, int | float) and 0 <= value < 1e12

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from surebound.errors import StoreError
 from surebound.evaluate import evidence as proofs
-from surebound.evaluate.evidence import Evidence
+from surebound.evaluate.evidence import Evidence, is_time
 
 Outcome = Literal["misclassified", "attacked", "falsified", "verified", "timeout", "unknown"]
 Stage = Literal["standard", "ibp", "crown", "attack", "alpha-crown", "search"]  # in the order in which they run
@@ -425,8 +425,8 @@ def _row(values: dict[str, Any], counter: Counter | None, proof: Evidence | None
     row = Row(**values, phases=phases, counter=counter, proof=proof)
     _expect(all(map(_is_count, (row.image, row.label, row.predicted, row.subproblems))), "a whole number")
     _expect(row.outcome in OUTCOMES and row.stage in STAGES, "an outcome or stage")
-    _expect(_is_time(row.seconds) and isinstance(row.lower_bound, float | None), "seconds or a bound")
-    _expect(isinstance(phases, dict) and all(map(_is_time, phases.values())), "phases")
+    _expect(is_time(row.seconds) and isinstance(row.lower_bound, float | None), "seconds or a bound")
+    _expect(isinstance(phases, dict) and all(map(is_time, phases.values())), "phases")
     _expect(isinstance(row.reason, str) and isinstance(row.property_sha256, str), "a text")
     for radius in (row.certified_eps, row.attacked_eps):
         _expect(radius is None or bool(_RADIUS.fullmatch(radius)), "a radius")
@@ -440,7 +440,3 @@ def _expect(fine: bool, what: str) -> None:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < 1e12

@@ -19,6 +19,7 @@ from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.limits import AXES, check_elements
 from surebound.load.gates import gated
 from surebound.load.resize import Axis
+from surebound.load.window import Window
 from surebound.network.activation import Activation
 from surebound.network.activations import elu
 from surebound.network.build import Builder, Pads, Real, real
@@ -222,15 +223,13 @@ class Algebra:
             return turned if a.ndim == 2 else self.move(turned, lambda index: index.squeeze(-2))
         raise UnsupportedOpError("a matrix product has no constant matrix of one or two axes")
 
-    def conv(
-        self, x: Data, weight: Array, bias: Array | None, stride: Shape, pads: Pads, dilation: Shape, groups: int
-    ) -> Data:
+    def conv(self, x: Data, weight: Array, bias: Array | None, w: Window) -> Data:
         """A convolution of (1, channels, *size)."""
         b = None if bias is None else _exact(bias)
         if b is not None and b.shape != weight.shape[:1]:
             raise NetworkError(f"a bias of shape {list(b.shape)} does not fit {weight.shape[0]} output channels")
         node = self.builder.conv(
-            self.image(x), _exact(weight), b, stride=stride, pads=pads, dilation=dilation, groups=groups
+            self.image(x), _exact(weight), b, stride=w.stride, pads=w.pads, dilation=w.dilation, groups=w.groups
         )
         return Data(node, (1, *self.builder.shape(node)))
 
@@ -297,33 +296,30 @@ class Algebra:
             raise NetworkError(f"a tensor has the shape {list(x.shape)}; expected [1, channels, size, …]")
         return x.node
 
-    def max_pool(self, x: Data, kernel: Shape, stride: Shape, pads: Pads, dilation: Shape, ceil_mode: bool) -> Data:
+    def max_pool(self, x: Data, w: Window) -> Data:
         """Max pooling of (1, channels, *size)."""
         node = max_pool(
-            self.builder, self.image(x), kernel, stride=stride, pads=pads, dilation=dilation, ceil_mode=ceil_mode
+            self.builder,
+            self.image(x),
+            w.kernel,
+            stride=w.stride,
+            pads=w.pads,
+            dilation=w.dilation,
+            ceil_mode=w.ceil_mode,
         )
         return Data(node, (1, *self.builder.shape(node)))
 
-    def average_pool(
-        self,
-        x: Data,
-        kernel: Shape,
-        stride: Shape,
-        pads: Pads,
-        dilation: Shape,
-        ceil_mode: bool,
-        count_include_pad: bool,
-    ) -> Data:
+    def average_pool(self, x: Data, w: Window) -> Data:
         """Average pooling of (1, channels, *size)."""
         node = average_pool(
             self.builder,
             self.image(x),
-            kernel,
-            stride=stride,
-            pads=pads,
-            dilation=dilation,
-            ceil_mode=ceil_mode,
-            count_include_pad=count_include_pad,
+            w.kernel,
+            stride=w.stride,
+            pads=w.pads,
+            dilation=w.dilation,
+            ceil_mode=w.ceil_mode,
+            count_include_pad=w.count_include_pad,
         )
         return Data(node, (1, *self.builder.shape(node)))
 

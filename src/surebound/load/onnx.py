@@ -23,7 +23,7 @@ from surebound.load.fold import EVALUATED, evaluate
 from surebound.load.onnx_call import Call
 from surebound.load.onnx_file import STANDARD, File, array, constants, read_onnx
 from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED
-from surebound.load.replay import Replay, replay
+from surebound.load.replay import Replay
 from surebound.memory import is_out_of_memory
 from surebound.network.agreement import check_agreement
 from surebound.network.graph import Network
@@ -123,11 +123,6 @@ def operations(path: str | Path) -> Counter[str]:
     return survey(path).operations
 
 
-def unsupported_operations(path: str | Path) -> Counter[str]:
-    """The types of operations for which `load_onnx` would refuse a file, and how often each occurs."""
-    return Counter(kind for kind, _ in survey(path).unsupported)
-
-
 def _standard(node: "NodeProto") -> bool:
     return node.domain in STANDARD
 
@@ -143,11 +138,6 @@ def _name(node: "NodeProto") -> str:
 def _shape_text(value: "ValueInfoProto") -> str:
     dims = value.type.tensor_type.shape.dim
     return " x ".join(str(d.dim_value) if d.dim_value > 0 else visible(d.dim_param) or "?" for d in dims) or "?"
-
-
-def check_against_onnxruntime(network: Network, path: str | Path) -> None:
-    """Raise `NetworkError` if the network differs from the file, run by onnxruntime at a few fixed points."""
-    check_agreement(network, replay(path), _RUNTIME, f"'{path}'")
 
 
 # ---- the inputs

@@ -6,7 +6,7 @@ from typing import Any
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.load.algebra import Algebra, Array, Data, Value
-from surebound.network.build import Pads
+from surebound.load.window import Window
 from surebound.network.op import Shape
 
 
@@ -62,15 +62,6 @@ class Call:
 Handler = Callable[[Call], Value]
 
 
-@dataclass(frozen=True)
-class Window:
-    kernel: Shape
-    stride: Shape
-    pads: Pads
-    dilation: Shape
-    ceil_mode: bool
-
-
 def window(call: Call, kernel: Shape | None = None) -> Window:
     """The window that convolutions and pools share."""
     a = call.attributes
@@ -96,4 +87,5 @@ def window(call: Call, kernel: Shape | None = None) -> Window:
         pads = [(0, 0)] * axes
     elif mode != "NOTSET":
         raise NetworkError(f"auto_pad is '{mode}'; expected NOTSET, SAME_UPPER, SAME_LOWER or VALID")
-    return Window(kernel, stride, pads, dilation, bool(a.get("ceil_mode", 0)))
+    ceil_mode = bool(a.get("ceil_mode", 0))
+    return Window(kernel=kernel, stride=stride, pads=pads, dilation=dilation, ceil_mode=ceil_mode)

@@ -4,6 +4,7 @@ A handler sees its node as a `Call` of which at least one input depends on the n
 constants are evaluated beforehand, and nodes that only move numbers are run on positions (`MOVES`).
 """
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -113,26 +114,17 @@ def _conv(call: Call) -> Value:
     w = window(call, tuple(weight.shape[2:]))
     if w.kernel != weight.shape[2:]:
         raise NetworkError(f"kernel_shape is {list(w.kernel)}; expected {list(weight.shape[2:])}, as the weights")
-    return call.algebra.conv(
-        call.x,
-        weight,
-        call.optional(2),
-        w.stride,
-        w.pads,
-        w.dilation,
-        int(call.attributes.get("group", 1)),
-    )
+    return call.algebra.conv(call.x, weight, call.optional(2), replace(w, groups=int(call.attributes.get("group", 1))))
 
 
 def _max_pool(call: Call) -> Value:
     w = window(call)
-    return call.algebra.max_pool(call.x, w.kernel, w.stride, w.pads, w.dilation, w.ceil_mode)
+    return call.algebra.max_pool(call.x, w)
 
 
 def _average_pool(call: Call) -> Value:
-    w = window(call)
-    include = bool(call.attributes.get("count_include_pad", 0))
-    return call.algebra.average_pool(call.x, w.kernel, w.stride, w.pads, w.dilation, w.ceil_mode, include)
+    w = replace(window(call), count_include_pad=bool(call.attributes.get("count_include_pad", 0)))
+    return call.algebra.average_pool(call.x, w)
 
 
 def _batch_norm(call: Call) -> Value:

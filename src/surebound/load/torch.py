@@ -7,7 +7,7 @@ what only moves numbers is run on positions, what computes is looked up in a tab
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from operator import index
+from operator import attrgetter, index
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,7 @@ class Interpreter:
         for node in self._traced.graph.nodes:
             self.algebra.builder.name = node.name
             if node.op == "get_attr":
-                self._values[node] = _attribute(self._traced, str(node.target))
+                self._values[node] = attrgetter(str(node.target))(self._traced)
             elif node.op == "output":
                 return self._results(self._resolve(node.args[0]))
             elif node.op != "placeholder":
@@ -234,13 +234,6 @@ def _property(x: Data, name: str) -> Any:
     if name == "ndim":
         return len(x.shape)
     raise UnsupportedOpError(f"the attribute '{name}' of a tensor is not supported; expected shape or ndim")
-
-
-def _attribute(root: nn.Module, path: str) -> Any:
-    value: Any = root
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _has_data(value: Any) -> bool:

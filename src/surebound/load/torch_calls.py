@@ -2,12 +2,12 @@
 (`surebound.train.onnx_calls`): which function a module calls, and how the kernel of a convolution or pool moves.
 """
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor, nn
 
 from surebound.errors import UnsupportedOpError
+from surebound.load.window import Window
 from surebound.network import ACTIVATIONS
 from surebound.network.build import Pads
 from surebound.network.op import Shape
@@ -60,20 +60,6 @@ def parameters(m: nn.Module) -> dict[str, Any]:
 def per_axis(value: Any, axes: int) -> Shape:
     """A number for each axis, where torch takes one for all."""
     return (int(value),) * axes if isinstance(value, int) else tuple(int(v) for v in value)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """How a kernel moves, in numbers for each axis."""
-
-    kernel: Shape
-    stride: Shape
-    pads: Pads  # before and after
-    dilation: Shape
-    groups: int = 1
-    ceil_mode: bool = False  # the last window may begin where it does not fit
-    count_include_pad: bool = True  # an average counts pads
 
 
 def conv_window(weight: Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Window:

@@ -220,8 +220,7 @@ def _matmul(a: Algebra, input: Any, other: Any) -> Data:
 
 def conv(a: Algebra, input: Data, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Data:
     w = conv_window(weight, *args, **kwargs)
-    b = None if bias is None else _array(bias)
-    return a.conv(input, _array(weight), b, w.stride, w.pads, w.dilation, w.groups)
+    return a.conv(input, _array(weight), None if bias is None else _array(bias), w)
 
 
 def conv_transpose(axes: int) -> Callable[..., Data]:
@@ -283,16 +282,14 @@ def _where(a: Algebra, condition: Any, input: Any, other: Any) -> Data:
 
 def max_pool(axes: int) -> Callable[..., Data]:
     def handler(a: Algebra, input: Data, *args: Any, **kwargs: Any) -> Data:
-        w = max_pool_window(axes, *args, **kwargs)
-        return a.max_pool(input, w.kernel, w.stride, w.pads, w.dilation, w.ceil_mode)
+        return a.max_pool(input, max_pool_window(axes, *args, **kwargs))
 
     return handler
 
 
 def average_pool(axes: int) -> Callable[..., Data]:
     def handler(a: Algebra, input: Data, *args: Any, **kwargs: Any) -> Data:
-        w = average_pool_window(axes, *args, **kwargs)
-        return a.average_pool(input, w.kernel, w.stride, w.pads, w.dilation, w.ceil_mode, w.count_include_pad)
+        return a.average_pool(input, average_pool_window(axes, *args, **kwargs))
 
     return handler
 

@@ -6,10 +6,10 @@ What is piecewise linear (max pooling, leaky ReLU, clipping, …) is built from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from surebound.network.patch import Patch
+
+C = TypeVar("C", "Tensor", "Patch")  # coefficients on a node
 Activation = Callable[[int, "Tensor"], "Tensor"]
 """(layer index, values or coefficients of that layer) -> the same on the other side of its activation."""
 
@@ -209,30 +212,48 @@ class Network:
         Returns (coefficient on the input, constant, error): (batch, *input_shape), (batch,), (batch,). With `errors`
         (see `surebound.bounds.enclosure`) the third bounds what rounding did to the first two, over the whole box.
         """
-        coefficients = dict(start)
         sample = next(iter(start.values()))
         constant, error = zeros(sample, len(sample)), zeros(sample, len(sample))
-        for i in range(max(start), 0, -1):
-            c = coefficients.pop(i, None)
-            if c is None:
-                continue
-            node = self.nodes[i]
-            op = node.op
-            if isinstance(op, Neurons):
-                pulled: tuple[Tensor, ...] = (activate(self.layer_of[i], c),)
-            else:
-                assert not isinstance(op, Input)
-                if op.bias is not None:
-                    constant = constant + dot(c, spread(op.bias, op.shape))
-                if errors is not None:
-                    error = error + dot(abs(c), errors[i])
-                pulled = op.adjoint(c)
-            for j, p in zip(node.inputs, pulled, strict=True):
-                coefficients[j] = coefficients[j] + p if j in coefficients else p
-        at_input = coefficients.get(0)
+
+        def through(i: int, op: Affine, c: Tensor) -> tuple[Tensor, ...]:
+            nonlocal constant, error
+            if op.bias is not None:
+                constant = constant + dot(c, spread(op.bias, op.shape))
+            if errors is not None:
+                error = error + dot(abs(c), errors[i])
+            return op.adjoint(c)
+
+        at_input = carry_back(self, start, activate, through)
         if at_input is None:
             at_input = zeros(sample, len(sample), *self.input_shape)
         return at_input, constant, error
+
+
+def carry_back(
+    network: Network,
+    start: Mapping[int, C],
+    activate: Callable[[int, C], C],
+    through: Callable[[int, Affine, C], Sequence[C]],
+) -> C | None:
+    """Carry coefficients on nodes back to the input, and return those on it, None if it is not reached.
+
+    `activate(k, c)` turns coefficients on layer k's outputs into those on its inputs, `through(i, op, c)` those on an
+    affine node i into those on each node it reads. What several readers of a node contribute is added up.
+    """
+    coefficients = dict(start)
+    for i in range(max(start), 0, -1):
+        c = coefficients.pop(i, None)
+        if c is None:
+            continue
+        node = network.nodes[i]
+        if isinstance(node.op, Neurons):
+            pulled: Sequence[C] = (activate(network.layer_of[i], c),)
+        else:
+            assert not isinstance(node.op, Input)
+            pulled = through(i, node.op, c)
+        for j, p in zip(node.inputs, pulled, strict=True):
+            coefficients[j] = coefficients[j] + p if j in coefficients else p
+    return coefficients.get(0)
 
 
 def value(op: Affine, *xs: Tensor) -> Tensor:

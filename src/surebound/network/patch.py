@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from surebound.network.conv import Conv
-from surebound.network.graph import Input, Network, Neurons
+from surebound.network.graph import Network, carry_back
 from surebound.network.linear import Scale, Shift, Sum, size
 from surebound.network.op import Affine, Shape
 
@@ -141,22 +141,12 @@ def pull_patches(
 
     `small` is the share of an image up to which windows are kept.
     """
-    coefficients = dict(start)
-    for i in range(max(start), 0, -1):
-        c = coefficients.pop(i, None)
-        if c is None:
-            continue
-        node = network.nodes[i]
-        op = node.op
-        if isinstance(op, Neurons):
-            pulled: Sequence[Patch] = (activate(network.layer_of[i], c),)
-        else:
-            assert not isinstance(op, Input)
-            visit(i, op, c)
-            pulled = adjoint(op, c, small)
-        for j, p in zip(node.inputs, pulled, strict=True):
-            coefficients[j] = coefficients[j] + p if j in coefficients else p
-    at_input = coefficients.get(0)
+
+    def through(i: int, op: Affine, c: Patch) -> Sequence[Patch]:
+        visit(i, op, c)
+        return adjoint(op, c, small)
+
+    at_input = carry_back(network, start, activate, through)
     if at_input is None:
         like = next(iter(start.values())).values
         at_input = Patch.whole(like.new_zeros(len(like), *network.input_shape))

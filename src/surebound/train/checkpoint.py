@@ -90,11 +90,6 @@ def save_weights(path: str | Path, module: nn.Module) -> None:
         _write(partial, {name: _plain(t) for name, t in module.state_dict().items()}, {"format": "pt"})
 
 
-def load_weights(path: str | Path, module: nn.Module) -> None:
-    """Read a module's parameters and buffers."""
-    restore_weights(module, _read(path)[0], source=f"'{path}'")
-
-
 def restore_weights(module: nn.Module, weights: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
     """Copy weights into a module, all or none; its parameters stay the same tensors, in the same memory layout."""
     own = module.state_dict()

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from io import BytesIO
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, final
 
@@ -110,7 +111,7 @@ class _Writer:
             if node.op == "placeholder":
                 self._values[node] = _INPUT
             elif node.op == "get_attr":
-                self._values[node] = _attribute(trace, str(node.target))
+                self._values[node] = attrgetter(str(node.target))(trace)
             elif node.op == "output":
                 self._finish(fx.node.map_arg(node.args[0], lambda n: self._values[n]))
             else:
@@ -177,10 +178,3 @@ class _Writer:
 def _axes(node: fx.Node) -> int:
     """Of a call's result; 0 where that is no tensor."""
     return len(getattr(node.meta.get("tensor_meta"), "shape", ()))
-
-
-def _attribute(root: nn.Module, path: str) -> Any:
-    value: Any = root
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from surebound.network.activation import Activation
-from surebound.network.graph import Input, Neurons
+from surebound.network.graph import Input, Neurons, carry_back
 from surebound.network.op import Affine, Shape
 from surebound.train.interval import Interval, Middle, affine_middle, ends, extreme_points, margin_weights, middle
 from surebound.train.learner import Layers, image_layout
@@ -190,28 +190,23 @@ def _pull(layers: Layers, node: int, rows: Tensor, activate: Activate, constant:
 
     A bias just below an activation is its business, so that rows are read once for both; `constant` is told of others.
     """
-    network, coefficients, taken = layers.network, {node: rows}, set[int]()
-    for i in range(node, 0, -1):
-        a = coefficients.pop(i, None)
-        if a is None:
-            continue
-        op, inputs = network.nodes[i].op, network.nodes[i].inputs
-        if isinstance(op, Neurons):
-            below = network.nodes[inputs[0]].op
-            bias = None
-            if layers.readers[inputs[0]] == 1 and not isinstance(below, Neurons | Input):
-                bias = _bias(below)
-                taken.add(inputs[0])
-            pulled: tuple[Tensor, ...] = (activate(network.layer_of[i], a, bias),)
-        else:
-            assert not isinstance(op, Input)
-            bias = None if i in taken else _bias(op)
-            if bias is not None:
-                constant(a @ bias)
-            pulled = _adjoint(op, a)
-        for j, p in zip(inputs, pulled, strict=True):
-            coefficients[j] = coefficients[j] + p if j in coefficients else p
-    at_input = coefficients.get(0)
+    network, taken = layers.network, set[int]()
+
+    def through_neurons(k: int, a: Tensor) -> Tensor:
+        before = network.before(k)
+        below = network.nodes[before].op
+        if layers.readers[before] != 1 or isinstance(below, Neurons | Input):
+            return activate(k, a, None)
+        taken.add(before)
+        return activate(k, a, _bias(below))
+
+    def through(i: int, op: Affine, a: Tensor) -> tuple[Tensor, ...]:
+        bias = None if i in taken else _bias(op)
+        if bias is not None:
+            constant(a @ bias)
+        return _adjoint(op, a)
+
+    at_input = carry_back(network, {node: rows}, through_neurons, through)
     return rows.new_zeros(*rows.shape[:2], prod(network.input_shape)) if at_input is None else at_input
 
 

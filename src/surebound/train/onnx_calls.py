@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from surebound.load.torch_calls import (
     CALLS,
-    Window,
     average_pool_window,
     conv_window,
     max_pool_window,
     parameters,
     per_axis,
 )
+from surebound.load.window import Window
 from surebound.network import ACTIVATIONS
 from surebound.network.architectures import Normalise
 

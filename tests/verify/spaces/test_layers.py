@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from forms import folded
+from minima import milp_minimum
 from networks import Builder, pre_activations, random_box, random_conv, random_fc, random_pool, random_residual, sample
 from one_by_one import U, add_one_by_one, losing_network
 from verifications import model
@@ -16,7 +17,7 @@ from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Ascent
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
-from surebound.bounds.planet_lp import milp, milp_minimum
+from surebound.bounds.planet_lp import milp
 from surebound.bounds.root import LayerBounding
 from surebound.network.graph import Network
 from surebound.network.linear import Linear

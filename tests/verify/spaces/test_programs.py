@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from minima import milp_minimum
 from networks import Builder, pre_activations, random_box, random_fc, random_residual, sample
 from numpy.typing import NDArray
 from scipy.optimize import linprog
@@ -16,7 +17,7 @@ from surebound.attacks.pgd import PGD
 from surebound.bounds.beta_crown import Specification
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
-from surebound.bounds.planet_lp import leaf_multipliers, milp_minimum
+from surebound.bounds.planet_lp import leaf_multipliers
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.branching.alignment import alignment
 from surebound.network.graph import Network

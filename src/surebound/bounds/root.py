@@ -18,6 +18,7 @@ from surebound.bounds.beta_crown import Duals, Slopes, Specification, Splits, as
 from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.fixed import fixed_bound
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows, consecutive, joined
 from surebound.bounds.graph_form import GraphForm
@@ -49,12 +50,10 @@ def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
     if bounding.ascent is not None and form.neurons and not form.enclosure.network.piecewise_linear:
         tangents = TangentForm(form, rows)
         return tangents.bounds(tangents.start(), bounding.ascent).bound
-    if bounding.fixed is None:
-        alpha = _find_slopes(form, rows, bounding, signs=False)[0].alpha
-        return _sound_lower(form, rows, relax_form(form), alpha)
-    relaxation = relax_form(form, bounding.fixed)
-    slope = relaxation.lower_slope  # that depends on the box only
-    return _sound_lower(form, rows, relaxation, slope[None] if slope.ndim == 1 else slope)
+    if bounding.fixed is not None:
+        return fixed_bound(form, rows, bounding.fixed)
+    alpha = _find_slopes(form, rows, bounding, signs=False)[0].alpha
+    return _sound_lower(form, rows, relax_form(form), alpha)
 
 
 def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor, Tensor, Reason]:
@@ -72,7 +71,7 @@ def _timed_bounds(form: FoldedForm, rows: Rows, bounding: LayerBounding, check: 
 
 
 def _sound_lower(form: Form, rows: Rows, relaxation: Relaxation, alpha: Tensor) -> Tensor:
-    """The bound with slopes α for each row or each box, in float64 with its rounding error taken off."""
+    """The bound with slopes α for each row, in float64 with its rounding error taken off."""
     exact = replace(rows, error=form.start_error(rows))
     slopes = Slopes.of(relaxation, None)
     if len(slopes.upper) not in (1, len(alpha)):  # slopes for each row of several boxes: one relaxation each, too

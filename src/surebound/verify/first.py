@@ -12,7 +12,8 @@ import numpy as np
 
 from surebound.attacks.objective import Objective
 from surebound.bounds.enclosure import enclose
-from surebound.bounds.fixed import Lines, fixed_rows
+from surebound.bounds.fixed import fixed_rows
+from surebound.network.activation import Lines
 from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.network.model import Model

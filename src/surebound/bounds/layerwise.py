@@ -45,18 +45,9 @@ def crown(network: Network, lower: Tensor, upper: Tensor, *, around: Around | No
     return layerwise(network, lower, upper, LayerBounding(slopes=("crown",), ascent=None), around)
 
 
-def alpha_crown(
-    network: Network,
-    lower: Tensor,
-    upper: Tensor,
-    *,
-    iterations: int = 20,
-    lr: float = 0.5,
-    around: Around | None = None,
-) -> LayerBounds:
+def alpha_crown(network: Network, lower: Tensor, upper: Tensor, *, around: Around | None = None) -> LayerBounds:
     """Starts from the better of FastLin and CROWN, neuron by neuron: for the same layer bounds it is never worse."""
-    ascent = Ascent(iterations=iterations, lr=lr)
-    return layerwise(network, lower, upper, LayerBounding(ascent=ascent), around)
+    return layerwise(network, lower, upper, LayerBounding(ascent=Ascent(iterations=20, lr=0.5)), around)
 
 
 def layerwise(

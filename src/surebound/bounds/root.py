@@ -271,20 +271,13 @@ def tighten_layers(
     enclosure: Enclosure,
     bounding: LayerBounding,
     check: Check,
-    known: tuple[Tensor, Tensor] | None = None,
     *,
     most: int = PASS_PRODUCTS,
 ) -> None:
-    """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place.
-
-    `known` are sound bounds on all neurons, layer after layer, from a box around each. # (boxes, neurons) each
-    """
+    """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place."""
     network = enclosure.network
-    for k, where in enumerate(consecutive(network.widths)):
+    for k in range(len(network.layers)):
         node = network.before(k)
-        enclosure.extend(node)
-        if known is not None:
-            enclosure.tighten(node, *(t[:, where].reshape(enclosure.lower[node].shape) for t in known))
         low, high = enclosure.layer(k)
         ambiguous = (low < 0) & (high > 0) if network.functions[k] is None else high > low
         # the ambiguous neurons of each box, and others where it has fewer than the box that has most

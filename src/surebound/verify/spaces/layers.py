@@ -66,14 +66,12 @@ def refine(
     return form
 
 
-def lower_by_splits(
-    form: FoldedForm, rows: Rows, refinement: Refinement, clock: Clock, parts: "Parts | None" = None
-) -> Tensor:
+def lower_by_splits(form: FoldedForm, rows: Rows, refinement: Refinement, clock: Clock, parts: "Parts") -> Tensor:
     """Sound lower bounds of rows over the form's box. # (rows,) float64
 
     A row whose bound is positive is split no further.
     """
-    rounds, parts = Rounds(refinement.rounds), Parts(len(rows), rows.constant) if parts is None else parts
+    rounds = Rounds(refinement.rounds)
     Tree(LayerSpace(form, rows, refinement), rounds, clock.quiet(), lambda _: None, parts).grow()
     parts.closed(rounds.nodes, "undecided")
     return parts.lowest

@@ -72,10 +72,12 @@ def search_neurons(
     programs = Programs(subject, strategy, clock, try_points, stands, other)
 
     def shared() -> Neurons:
-        """What others get, who look for no planes themselves."""
+        """What workers get: they do not look for planes themselves."""
         return replace(ground, iteration=space.iteration, planes=space.bounder.found)
 
-    crew = Crew.of(limits.sharing, strategy, shared, sink, ready=lambda: space.bounder.settled(search.queue.regions))
+    crew = None
+    if limits.sharing is not None:
+        crew = Crew(limits.sharing, strategy, shared, sink, lambda: space.bounder.settled(search.queue.regions))
     search = _Search(space, clock, try_points, limits, sink, crew, programs)
     outcome = search.run()
     if record is not None and outcome.end == "proved":
@@ -97,7 +99,7 @@ def search_inputs(
     record = limits.record
     ground = Inputs(network=network, regions=regions, strategy=strategy, recorded=record is not None)
     sink, space = ground.sink(), ground.space(clock)
-    crew = Crew.of(limits.sharing, strategy, lambda: ground, sink)
+    crew = None if limits.sharing is None else Crew(limits.sharing, strategy, lambda: ground, sink)
     outcome = _Search(space, clock, try_points, limits, sink, crew).run()
     if record is not None and sink is not None and outcome.end == "proved":
         record.inputs(sink.forest)

@@ -179,8 +179,8 @@ def settle_layers(
 
     `known` is an enclosure of the same box, whose bounds are built upon. `only` says which neurons are to be bounded,
     of all layers one after the other; the others keep their intervals. # (neurons,) bool
-    From the first layer on that would take more multiply-adds than `budget`, all that came before it included, layers
-    are not bounded; whether there was none. `most` is how many multiply-adds a pass may have, here and below.
+    Once the multiply-adds of all layers so far would exceed `budget`, no more layers are bounded. Return whether all
+    were. `most` is how many multiply-adds a pass may have, here and below.
     """
     if not (float32_is_kept(enclosure.network.device) and enclosure.network.piecewise_linear):
         if witness is NOBODY and only is None:

@@ -242,7 +242,7 @@ def nonzeros(subject: "Subject") -> int:
 def automatic(pair: Pair) -> str:
     """The form that the search would choose."""
     from surebound.bounds.folded import FoldedForm
-    from surebound.verify.forms import cheapest
+    from surebound.verify.costs import cheapest
 
     form = pair.folded.form
     assert isinstance(form, FoldedForm)

@@ -17,7 +17,7 @@ _MOMENTUM = 0.7
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def descend(kernel: Kernel, specification: Specification, region: Tensor, x: Tensor) -> Tensor:
+def descend_folded(kernel: Kernel, specification: Specification, region: Tensor, x: Tensor) -> Tensor:
     """The best points found from x for each one's region: all the region's rows as low as possible.
 
     # region: (points,), x: (points, inputs) -> (points, inputs)

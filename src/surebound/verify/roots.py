@@ -20,8 +20,8 @@ from surebound.bounds.witness import on_grid
 from surebound.branching.rule import upper_cost
 from surebound.problem import Domain
 from surebound.verify.cascade import Question
+from surebound.verify.costs import PRODUCTS_PER_SECOND, Costs
 from surebound.verify.engine import Engine
-from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs
 from surebound.verify.record import Recording
 from surebound.verify.subject import Subject, specify
 

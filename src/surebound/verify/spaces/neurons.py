@@ -14,7 +14,7 @@ from surebound.branching import RULES
 from surebound.branching.rule import Bounding, Rule, open_neurons, upper_cost
 from surebound.verify.bounder import Bounder, RegionPlanes
 from surebound.verify.clock import Budget, Clock
-from surebound.verify.folded_attack import descend
+from surebound.verify.folded_attack import descend_folded
 from surebound.verify.iterations import Iteration
 from surebound.verify.leaf import decide_leaf
 from surebound.verify.node import Nodes, halves_by_sign
@@ -85,7 +85,7 @@ class NeuronSpace:
         if self.subject.kernel is not None and self.descents.allows(seconds):
             with self.descents.spent():
                 region, x = self._with_random_points(region, x)
-                x = descend(self.subject.kernel, self.subject.fast_specification, region, x)
+                x = descend_folded(self.subject.kernel, self.subject.fast_specification, region, x)
                 yield complete(x.double())
 
     def choose(self, open_: Bounded) -> Nodes:

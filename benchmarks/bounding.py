@@ -224,8 +224,9 @@ def multiply_adds(subject: "Subject") -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    if subject.form.blocks is not None:
-        return sum(block.weight.numel() for block in subject.form.blocks)
+    folded = subject.form.folded()
+    if folded is not None:
+        return sum(block.weight.numel() for block in folded.blocks)
     start = torch.zeros_like(subject.fast_specification.rows.coefficients[:1])
     with FlopCounterMode(display=False) as counter:
         subject.fast_form.backward(start, lambda _, lam: lam)
@@ -234,13 +235,14 @@ def multiply_adds(subject: "Subject") -> int:
 
 def nonzeros(subject: "Subject") -> int:
     """The entries of a folded form's matrices that are not 0."""
-    return sum(int(block.weight.count_nonzero()) for block in subject.form.blocks or ())
+    folded = subject.form.folded()
+    return 0 if folded is None else sum(int(block.weight.count_nonzero()) for block in folded.blocks)
 
 
 def automatic(pair: Pair) -> str:
     """The form that the search would choose."""
     from surebound.bounds.folded import FoldedForm
-    from surebound.verify.forms import cheapest
+    from surebound.verify.costs import cheapest
 
     form = pair.folded.form
     assert isinstance(form, FoldedForm)

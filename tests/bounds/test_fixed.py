@@ -14,7 +14,8 @@ from one_by_one import U, losing, product
 
 from surebound.bounds.audit import auditing
 from surebound.bounds.enclosure import enclose
-from surebound.bounds.fixed import Lines, fixed_rows
+from surebound.bounds.fixed import fixed_rows
+from surebound.network.activation import Lines
 from surebound.network.build import Builder
 from surebound.network.graph import Network
 from surebound.network.linear import Linear

@@ -22,7 +22,7 @@ from surebound.bounds.root import LayerBounding, fold_network
 from surebound.bounds.sparse import is_sparse
 from surebound.domain.balls import Balls
 from surebound.domain.sets import Ball, Norm
-from surebound.verify.folded_attack import _forward, descend
+from surebound.verify.folded_attack import _forward, descend_folded
 
 
 def always(weight: Tensor) -> bool:
@@ -165,7 +165,7 @@ def test_the_attack_descends_on_the_network_itself(rng: np.random.Generator) -> 
     on_columns = KernelRows.of(kernel, specification)
     every = torch.where(on_columns.members(region), on_columns.values(columns), -torch.inf)
     np.testing.assert_allclose(every.amax(0), value(start), rtol=1e-4, atol=1e-4)
-    found = descend(kernel, specification, region, start.float())
+    found = descend_folded(kernel, specification, region, start.float())
     assert bool(((found >= form.box_lower - 1e-6) & (found <= form.box_upper + 1e-6)).all())
     before, after = value(start), value(found)
     if float(before.min()) > 0:
@@ -191,7 +191,7 @@ def test_over_a_ball_the_kernel_equals_the_reference(name: str, norm: Norm, rng:
     reference, kernel = ascend(form.to(torch.float32), *arguments), form.kernel().ascend(*arguments)
     assert torch.allclose(reference.bound, kernel.bound, atol=2e-3, rtol=2e-3)
     assert Ball.around(ball.centre, ball.radius * Fraction(1001, 1000), norm).contains(kernel.x[0].double().numpy())
-    found = descend(form.kernel(), specification, region, kernel.x)
+    found = descend_folded(form.kernel(), specification, region, kernel.x)
     balls = Balls.of([ball])
     assert torch.allclose(balls.project(found.double()), found.double(), atol=1e-5)
     columns = network.forward(found.double().reshape(-1, *network.input_shape)).flatten(1) @ on_output.T

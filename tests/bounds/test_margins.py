@@ -8,7 +8,8 @@ from torch import Tensor
 
 from surebound.bounds.beta_crown import Ascent
 from surebound.bounds.enclosure import enclose
-from surebound.bounds.margins import interval_rows, linear_rows
+from surebound.bounds.fixed import fixed_rows
+from surebound.bounds.margins import linear_rows
 from surebound.bounds.root import LayerBounding, tighten_layers
 from surebound.network.graph import Network
 
@@ -28,7 +29,7 @@ def _case(name: str, radius: float) -> tuple[Network, Tensor, Tensor, Tensor]:
 
 def _all(network: Network, lower: Tensor, upper: Tensor, rows: Tensor) -> dict[str, Tensor]:
     enclosure = enclose(network, lower, upper)
-    found = {"ibp": interval_rows(enclosure, rows), "crown-ibp": linear_rows(enclosure, FIXED, rows)}
+    found = {"ibp": fixed_rows(enclosure, "interval", rows), "crown-ibp": linear_rows(enclosure, FIXED, rows)}
     tighten_layers(enclosure, LayerBounding(slopes=("crown",), ascent=None), lambda: None)
     found["crown"] = linear_rows(enclosure, FIXED, rows)
     found["alpha-crown"] = linear_rows(enclosure, OPTIMISED, rows)
@@ -54,7 +55,7 @@ def test_never_worse_than_intervals_of_the_outputs(name: str) -> None:
     enclosure = enclose(network, lower, upper)
     low, high = (t[network.output].flatten(1)[:, None] for t in (enclosure.lower, enclosure.upper))
     plain = torch.where(rows > 0, rows * low, rows * high).sum(2)
-    assert bool((interval_rows(enclosure, rows) >= plain - 1e-9).all())
+    assert bool((fixed_rows(enclosure, "interval", rows) >= plain - 1e-9).all())
 
 
 @pytest.mark.parametrize("name", list(MAKERS))

@@ -43,6 +43,15 @@ def test_an_intercept_fits_any_slope(rng: np.random.Generator) -> None:
         assert Fraction(a) * Fraction(high) + Fraction(b) >= Fraction(high)
 
 
+def test_an_intercept_is_that_of_the_rounded_slope(rng: np.random.Generator) -> None:
+    lower, upper = intervals(rng, 500)
+    lines = relax(lower, upper, rounded=lambda slope: slope.float().double())
+    assert torch.equal(lines.upper_slope, lines.upper_slope.float().double())
+    for a, low, high, b in zip(*(t.tolist() for t in (lines.upper_slope, lower, upper, lines.intercept)), strict=True):
+        assert Fraction(a) * Fraction(low) + Fraction(b) >= 0
+        assert Fraction(a) * Fraction(high) + Fraction(b) >= Fraction(high)
+
+
 @pytest.mark.parametrize("slopes", ["crown", "fastlin", "interval"])
 def test_lines_hold_where_numbers_underflow(slopes: str, rng: np.random.Generator) -> None:
     """A coefficient of 1e300 makes much of the last bit of 5e-324, so the upper line has to be above that, too."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import surebound
 from surebound.bounds.enclosure import enclose
-from surebound.bounds.margins import interval_rows
+from surebound.bounds.fixed import fixed_rows
 from surebound.load.vnnlib import read_property
 from surebound.problem import Region, padded_rows
 from surebound.verify.cascade import Question, Settled, run
@@ -51,7 +51,7 @@ class RandomCuts:
         shape = (-1, *self.network.input_shape)
         enclosure = enclose(self.network, *(nodes.state[name].reshape(shape) for name in ("lower", "upper")))
         on_output, on_input, constant = (part[nodes.region] for part in self.rows)
-        found = interval_rows(enclosure, on_output, on_input, constant).amax(1)
+        found = fixed_rows(enclosure, "interval", on_output, on_input, constant).amax(1)
         return Bounded(replace(nodes, bound=found), found > 0, {})
 
     def points(self, open_: Bounded, seconds: float) -> Iterator[Tensor]:

@@ -14,7 +14,8 @@ from torch import Tensor
 from verifications import WEAK, model
 
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.margins import interval_rows
+from surebound.bounds.fixed import fixed_rows
+from surebound.network.activation import Lines
 from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model
@@ -211,11 +212,11 @@ def test_few_rows_are_bounded_twice(most: int, rng: np.random.Generator, monkeyp
         asked.append(Question(lambda regions=regions: regions))  # type: ignore[misc]
     bounded: list[tuple[int, ...]] = []
 
-    def counting(enclosure: Enclosure, on_output: Tensor, *args: Any, **options: Any) -> Tensor:
+    def counting(enclosure: Enclosure, lines: Lines, on_output: Tensor, *args: Any, **options: Any) -> Tensor:
         bounded.append(tuple(on_output.shape[:2]))
-        return interval_rows(enclosure, on_output, *args, **options)
+        return fixed_rows(enclosure, lines, on_output, *args, **options)
 
-    monkeypatch.setattr(rows_stage, "interval_rows", counting)
+    monkeypatch.setattr(rows_stage, "fixed_rows", counting)
     Rows("ibp", network, elements=4 * most).run(asked)
     assert all(boxes * rows <= most for boxes, rows in bounded)
     assert 119 <= sum(boxes * rows for boxes, rows in bounded) <= 2 * 119

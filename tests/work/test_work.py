@@ -19,9 +19,9 @@ from surebound.work.processes import Processes
 ENGINES = [pytest.param(Inline(), id="inline"), pytest.param(Processes(2), id="processes")]
 
 
-def run(engine: Engine, tasks: list[Any], setup: Arithmetic = Arithmetic(100), **options: Any) -> list[Any]:
+def run(engine: Engine, tasks: list[Any], setup: Arithmetic = Arithmetic(100)) -> list[Any]:
     with engine.open(setup) as pool:
-        desk: Desk[Any, Any] = Desk(pool, **options)
+        desk: Desk[Any, Any] = Desk(pool)
         for task in tasks:
             desk.add(task)
         return list(desk.events())

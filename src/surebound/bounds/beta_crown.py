@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 else:
     torch = Lazy("torch")
 
+COMPACT_AT = 0.75  # the share of nodes still going at which the others leave the batch
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ascent:
@@ -324,7 +326,7 @@ def ascend(
         going = best.bound[alive] <= stop_above
         if step == config.iterations or not bool(going.any()):
             break
-        if int(going.sum()) <= 0.75 * len(alive):
+        if int(going.sum()) <= COMPACT_AT * len(alive):
             alive, region, duals, state, slopes = alive[going], region[going], duals[going], state[going], slopes[going]
             start, lam, x = start[going], lam[going], x[going]
             chosen = {k: slope[going] for k, slope in chosen.items()}

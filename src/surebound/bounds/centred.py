@@ -41,7 +41,7 @@ from torch import Tensor
 from surebound.bounds.audit import auditor, fixed_lines
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.minimum import BallMinimum
-from surebound.bounds.relaxation import upper_intercept
+from surebound.bounds.relaxation import relax
 from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
 from surebound.bounds.timed import Check
 from surebound.domain.balls import Balls
@@ -196,9 +196,8 @@ class Centred:
         lower, upper, centre = self._enclosure.lower[before], self._enclosure.upper[before], self._centres[before]
         ambiguous, active = (lower < 0) & (upper > 0), (lower >= 0).double()
         # ā is what float32 makes of it: b̄ is then computed for that very slope, which holds for every slope in [0, 1]
-        slope = (upper / torch.where(ambiguous, upper - lower, 1.0)).clamp(0.0, 1.0).float().double()
-        above = torch.where(ambiguous, slope, active)
-        intercept = torch.where(ambiguous, upper_intercept(above, lower, upper), 0.0)
+        line = relax(lower, upper, rounded=lambda slope: slope.float().double())
+        above, intercept = line.upper_slope, line.intercept
         after = torch.where(ambiguous, above * centre + intercept / 2, active * centre)
         self._centres.append(after)
         reach = self._reach(before)
@@ -213,7 +212,7 @@ class Centred:
             costs = (_enlarged(rounding + value, value) for value in (g, h))
             return Lines(below.flatten().float(), above.flatten().float(), *costs)
 
-        self._layers.append(_Layer(lines(above), lines(torch.where(ambiguous, (upper > -lower).double(), active))))
+        self._layers.append(_Layer(lines(above), lines(line.lower_slope)))
         self._count_underflow(roundings, float(reach.sum()), reach.numel())
 
     def _count_underflow(self, roundings: int, reach: float, products: int) -> None:

@@ -7,20 +7,19 @@ Written for NumPy arrays, of one box, and for torch's tensors, so that a first a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.form import Rows
+from surebound.bounds.form import Form, Rows
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import relax_form
 from surebound.bounds.timed import Check, timed
+from surebound.network.activation import Lines
 from surebound.network.arrays import joined
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Lines = Literal["interval", "fastlin", "crown"]
 
 
 def fixed_rows(
@@ -34,14 +33,21 @@ def fixed_rows(
 ) -> Tensor:
     """Rows bounded with the lines of `relax`, over the enclosure's layer bounds as they are.
 
+    With ``interval``, an ambiguous ReLU is anything in [0, û], whatever its input. Stable neurons are passed, so that
+    rows are fused with the last layer (Gowal 2018) and with all that is linear before it: never worse than intervals.
     # (boxes, rows, outputs), (boxes, rows, inputs), (boxes, rows) -> (boxes, rows)
     """
     form, rows = graph_rows(enclosure, on_output, on_input, constant)
+    return fixed_bound(timed(form, check), rows, lines).reshape(on_output.shape[:2])
+
+
+def fixed_bound(form: Form, rows: Rows, lines: Lines) -> Tensor:
+    """Sound lower bounds of a form's rows with the lines of `relax`. # (rows,) float64"""
     relaxation = relax_form(form, lines)
     slopes, alpha = Slopes.of(relaxation, None), relaxation.lower_slope
     duals = Duals(alpha[None] if alpha.ndim == 1 else alpha, None, None)
     exact = replace(rows, error=form.start_error(rows))
-    return evaluate(timed(form, check), exact, slopes, duals, keep=False).bound.reshape(on_output.shape[:2])
+    return evaluate(form, exact, slopes, duals, keep=False).bound
 
 
 def graph_rows(

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from surebound.bounds.folded import FoldedForm
-    from surebound.bounds.kernel import Kernel
 else:
     torch = Lazy("torch")
 
@@ -182,17 +181,8 @@ class Form(Protocol):
         """Which neurons of each network layer are relaxed."""
         ...
 
-    @property
-    def blocks(self) -> tuple[Block, ...] | None:
-        """The matrices between relaxed neurons, if there are any."""
-        ...
-
     def folded(self) -> FoldedForm | None:
         """The form as matrices between its neurons, above which there may be planes, if it is one."""
-        ...
-
-    def kernel(self) -> Kernel | None:
-        """The form made ready for a fast ascent; None for a form that has none."""
         ...
 
     def compressed(self) -> Form:

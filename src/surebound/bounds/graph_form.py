@@ -153,14 +153,7 @@ class GraphForm:
         intercept = gamma(self.neurons + 2 * self.depth + 1) * intercepts
         return (gamma(self.inputs) * dot(abs(lam_at_input), reach) + intercept) * SLACK + TINY
 
-    @property
-    def blocks(self) -> None:
-        return None
-
     def folded(self) -> None:
-        return None
-
-    def kernel(self) -> None:
         return None
 
     def compressed(self) -> GraphForm:

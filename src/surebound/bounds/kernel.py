@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from surebound.bounds.beta_crown import Ascent, Bounded, Duals, Specification, Splits
+from surebound.bounds.beta_crown import COMPACT_AT, Ascent, Bounded, Duals, Specification, Splits
 from surebound.bounds.relaxation import Relaxation
-from surebound.bounds.sparse import compressed, is_sparse
+from surebound.bounds.sparse import compressed, is_sparse, rank_in_group
 from surebound.domain.balls import Balls
 
 if TYPE_CHECKING:
     from surebound.bounds.folded import FoldedForm
     from surebound.bounds.planes import Planes
-
-COMPACT_AT = 0.75  # the share of nodes still going at which the others leave the batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +267,7 @@ def _listed(signs: Tensor) -> tuple[Tensor, Tensor]:
     """Split neurons and their signs as `_Problem` has them. # (nodes, neurons) int8 -> (most splits, nodes) each"""
     node, neuron = torch.nonzero(signs, as_tuple=True)
     count = torch.bincount(node, minlength=len(signs))
-    place = torch.arange(len(node), device=node.device) - (count.cumsum(0) - count)[node]
+    place = rank_in_group(node, count)
     split = node.new_full((int(count.max()), len(signs)), signs.shape[1])
     split[place, node] = neuron
     sign = torch.zeros_like(split, dtype=torch.float32)

@@ -9,26 +9,9 @@ from torch import Tensor
 
 from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.enclosure import Enclosure
-from surebound.bounds.fixed import fixed_rows, graph_rows
+from surebound.bounds.fixed import graph_rows
 from surebound.bounds.root import best_lower
 from surebound.bounds.timed import Check, timed
-
-
-def interval_rows(
-    enclosure: Enclosure,
-    on_output: Tensor,
-    on_input: Tensor | None = None,
-    constant: Tensor | None = None,
-    *,
-    check: Check = lambda: None,
-) -> Tensor:
-    """Rows bounded by intervals: an ambiguous ReLU is anything in [0, û], whatever its input.
-
-    Stable neurons are passed, so that the rows are fused with the last layer (Gowal 2018) and with all that is linear
-    before it: never worse than intervals alone.
-    # (boxes, rows, outputs), (boxes, rows, inputs), (boxes, rows) -> (boxes, rows)
-    """
-    return fixed_rows(enclosure, "interval", on_output, on_input, constant, check=check)
 
 
 def linear_rows(

@@ -30,6 +30,7 @@ from surebound.bounds.form import Block
 from surebound.bounds.kernel import Kernel, KernelRows
 from surebound.bounds.relaxation import Relaxation
 from surebound.bounds.rounding import SLACK, TINY, gamma
+from surebound.bounds.sparse import rank_in_group
 from surebound.bounds.timed import Check
 
 _STEP = 0.2  # the most that t is moved at once to make both terms of h equal
@@ -261,7 +262,7 @@ def _listed(form: FoldedForm, kernel: Kernel, relaxation: Relaxation, block: Blo
     scale = torch.cat([kernel.radius.double(), torch.ones_like(form.lower)])[:before]
     neuron, read = torch.nonzero(block.weight, as_tuple=True)
     count = torch.bincount(neuron, minlength=len(block.bias))
-    place = torch.arange(len(neuron), device=neuron.device) - (count.cumsum(0) - count)[neuron]
+    place = rank_in_group(neuron, count)
     shape = len(block.bias), int(count.max()) if len(count) else 0
     column, weight = neuron.new_zeros(shape), kernel.radius.new_zeros(shape)
     column[neuron, place] = read

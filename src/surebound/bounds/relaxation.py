@@ -71,20 +71,22 @@ def _layer(function: Activation | None, lower: Tensor, upper: Tensor, slopes: Ki
     return Relaxation(lines.above, lines.ceiling, lines.below, zeros(lower, *lower.shape) > 0, lines.floor)
 
 
-def relax(lower: Tensor, upper: Tensor, slopes: Kind = "crown") -> Relaxation:
+def relax(
+    lower: Tensor, upper: Tensor, slopes: Kind = "crown", *, rounded: Callable[[Tensor], Tensor] = lambda slope: slope
+) -> Relaxation:
     """The relaxation of ReLUs for bounds l̂, û.
 
     `slopes` starts α at CROWN's (0 or 1, whichever has the smaller area) or FastLin's (parallel to the upper line).
     With ``interval``, both lines are flat: 0 ≤ x ≤ û.
 
-    The upper line is sound in floating point: whatever ā was rounded to, b̄ ≥ max(−ā l̂, (1 − ā) û).
+    The upper line is sound in floating point: whatever ā was `rounded` to, in [0, 1], b̄ ≥ max(−ā l̂, (1 − ā) û).
     """
     ambiguous = (lower < 0) & (upper > 0)
     active = retyped(lower >= 0, lower.dtype)
     where = library(lower).where
     width = where(ambiguous, upper - lower, 1.0)
     line = zeros(upper, *upper.shape) if slopes == "interval" else library(upper).clip(upper / width, 0.0, 1.0)
-    slope = where(ambiguous, line, active)
+    slope = where(ambiguous, rounded(line), active)
     intercept = where(ambiguous, upper_intercept(slope, lower, upper), 0.0)
     free = retyped(upper > -lower, lower.dtype) if slopes == "crown" else slope
     return Relaxation(slope, intercept, where(ambiguous, free, active), ambiguous)

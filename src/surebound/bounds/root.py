@@ -18,6 +18,7 @@ from surebound.bounds.beta_crown import Duals, Slopes, Specification, Splits, as
 from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.centred import Centred
 from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.fixed import fixed_bound
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form, Rows, consecutive, joined
 from surebound.bounds.graph_form import GraphForm
@@ -49,12 +50,10 @@ def best_lower(form: Form, rows: Rows, bounding: LayerBounding) -> Tensor:
     if bounding.ascent is not None and form.neurons and not form.enclosure.network.piecewise_linear:
         tangents = TangentForm(form, rows)
         return tangents.bounds(tangents.start(), bounding.ascent).bound
-    if bounding.fixed is None:
-        alpha = _find_slopes(form, rows, bounding, signs=False)[0].alpha
-        return _sound_lower(form, rows, relax_form(form), alpha)
-    relaxation = relax_form(form, bounding.fixed)
-    slope = relaxation.lower_slope  # that depends on the box only
-    return _sound_lower(form, rows, relaxation, slope[None] if slope.ndim == 1 else slope)
+    if bounding.fixed is not None:
+        return fixed_bound(form, rows, bounding.fixed)
+    alpha = _find_slopes(form, rows, bounding, signs=False)[0].alpha
+    return _sound_lower(form, rows, relax_form(form), alpha)
 
 
 def best_bounds(form: Form, rows: Rows, bounding: LayerBounding) -> tuple[Tensor, Tensor, Reason]:
@@ -72,7 +71,7 @@ def _timed_bounds(form: FoldedForm, rows: Rows, bounding: LayerBounding, check: 
 
 
 def _sound_lower(form: Form, rows: Rows, relaxation: Relaxation, alpha: Tensor) -> Tensor:
-    """The bound with slopes α for each row or each box, in float64 with its rounding error taken off."""
+    """The bound with slopes α for each row, in float64 with its rounding error taken off."""
     exact = replace(rows, error=form.start_error(rows))
     slopes = Slopes.of(relaxation, None)
     if len(slopes.upper) not in (1, len(alpha)):  # slopes for each row of several boxes: one relaxation each, too
@@ -180,8 +179,8 @@ def settle_layers(
 
     `known` is an enclosure of the same box, whose bounds are built upon. `only` says which neurons are to be bounded,
     of all layers one after the other; the others keep their intervals. # (neurons,) bool
-    From the first layer on that would take more multiply-adds than `budget`, all that came before it included, layers
-    are not bounded; whether there was none. `most` is how many multiply-adds a pass may have, here and below.
+    Once the multiply-adds of all layers so far would exceed `budget`, no more layers are bounded. Return whether all
+    were. `most` is how many multiply-adds a pass may have, here and below.
     """
     if not (float32_is_kept(enclosure.network.device) and enclosure.network.piecewise_linear):
         if witness is NOBODY and only is None:
@@ -272,20 +271,13 @@ def tighten_layers(
     enclosure: Enclosure,
     bounding: LayerBounding,
     check: Check,
-    known: tuple[Tensor, Tensor] | None = None,
     *,
     most: int = PASS_PRODUCTS,
 ) -> None:
-    """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place.
-
-    `known` are sound bounds on all neurons, layer after layer, from a box around each. # (boxes, neurons) each
-    """
+    """Bound every layer on the graph itself, for any number of boxes at once, tightening the enclosure in place."""
     network = enclosure.network
-    for k, where in enumerate(consecutive(network.widths)):
+    for k in range(len(network.layers)):
         node = network.before(k)
-        enclosure.extend(node)
-        if known is not None:
-            enclosure.tighten(node, *(t[:, where].reshape(enclosure.lower[node].shape) for t in known))
         low, high = enclosure.layer(k)
         ambiguous = (low < 0) & (high > 0) if network.functions[k] is None else high > low
         # the ambiguous neurons of each box, and others where it has fewer than the box that has most

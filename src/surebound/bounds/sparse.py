@@ -22,3 +22,14 @@ def compressed(weight: Tensor) -> Tensor:
     with warnings.catch_warnings():  # "beta state"
         warnings.simplefilter("ignore", UserWarning)
         return weight.to_sparse_csr()
+
+
+def rank_in_group(group: Tensor, counts: Tensor) -> Tensor:
+    """How many entries of its group come before each, where groups come one after the other.
+
+    >>> rank_in_group(torch.tensor([0, 0, 2, 2, 2]), torch.tensor([2, 0, 3])).tolist()
+    [0, 1, 0, 1, 2]
+
+    # (entries,) int64, (groups,) how many entries each has -> (entries,)
+    """
+    return torch.arange(len(group), device=group.device) - (counts.cumsum(0) - counts)[group]

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 from surebound.bounds.audit import ExactLines, auditor, exact, fixed_lines
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.form import consecutive
-from surebound.bounds.relaxation import relax, upper_intercept
+from surebound.bounds.relaxation import Relaxation, relax
 from surebound.bounds.rounding import FLUSHED, SLACK, TINY, U, gamma, gamma32
 from surebound.bounds.timed import Check
 from surebound.network.activation import Activation, Ends
@@ -157,10 +157,14 @@ def relu(z: Zonotope, lower: Tensor, upper: Tensor, count: int, most: int | None
     Whatever λ was rounded to, max(x̂, 0) − λ x̂ is convex and so lies in [0, max(−λ l̂, (1 − λ) û)] = [0, 2 μ].
     # lower, upper: (boxes, *shape)
     """
-    line = relax(lower, upper)
-    slope = retyped(line.upper_slope, z.generators.dtype)
-    mu = library(lower).where(line.ambiguous, upper_intercept(double(slope), lower, upper) / 2, 0.0)
+    line = _line(lower, upper, precision(z.generators))
+    slope, mu = retyped(line.upper_slope, z.generators.dtype), line.intercept / 2
     return _through(z, _Band(slope, mu, mu, line.ambiguous), count, most)
+
+
+def _line(lower: Tensor, upper: Tensor, dtype: Precision) -> Relaxation:
+    """The upper line of ReLUs, of a slope that there is in some type."""
+    return relax(lower, upper, rounded=lambda slope: double(retyped(slope, dtype)))
 
 
 def pointwise(
@@ -297,5 +301,5 @@ class Forward:
             slope = double(retyped(function.chord(lower, upper), self.dtype))
             floor, ceiling = map(exact, function.extremes(slope, lower, upper))
             return ExactLines(exact(slope), exact(slope), ceiling, 0 * ceiling, floor)
-        slope = double(retyped(relax(lower, upper).upper_slope, self.dtype))
+        slope = _line(lower, upper, self.dtype).upper_slope
         return fixed_lines(slope, slope, lower[None], upper[None])

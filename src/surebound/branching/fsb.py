@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surebound.bounds.beta_crown import Splits
-from surebound.branching.rule import Bounding, Context, fixed_slope_dual, open_neurons
+from surebound.branching.rule import Bounding, Context, fixed_slope_dual, open_neurons, upper_cost
 from surebound.branching.sr import sensitivity
 
 
@@ -37,12 +37,12 @@ class FSB:
         """# (nodes, candidates) neurons and whether each is open"""
         _, lam = fixed_slope_dual(self.context, batch, self.context.relaxation.upper_slope)
         sensitive = sensitivity(self.context, lam, worst=True)
-        intercept = self.context.relaxation.intercept * lam.clamp_min(0.0)
+        cost = upper_cost(self.context.relaxation, lam)
         found, valid = [], []
         for where in self.context.layers:
             if where.start == where.stop:
                 continue
-            for score in (sensitive, intercept):
+            for score in (sensitive, cost):
                 best, index = torch.where(open_[:, where], score[:, where], -1.0).max(1)
                 found.append(index + where.start)
                 valid.append(best >= 0)

@@ -70,10 +70,15 @@ def fixed_slope_dual(context: Context, batch: Bounding, lower_slope: Tensor) -> 
     return context.evaluate(batch.nodes, Duals(alpha, None, batch.duals.mix))
 
 
+def upper_cost(relaxation: Relaxation, lam: Tensor) -> Tensor:
+    """What each neuron's upper line costs the bound, b̄ ⊙ [λ̄]₊ (the paper's eq. 7). # (nodes, neurons)"""
+    return relaxation.intercept * lam.clamp_min(0.0)
+
+
 def deepest_intercept(context: Context, lam: Tensor, open_: Tensor) -> Tensor:
     """The fallback of SR: the largest intercept term b̄⊙[λ̄]₊ in the deepest layer that has one, else the first
     open neuron of the deepest layer with any. # (nodes,)"""
-    term = torch.where(open_, context.relaxation.intercept * lam.clamp_min(0.0), 0.0)
+    term = torch.where(open_, upper_cost(context.relaxation, lam), 0.0)
     choice, settled = (lam.new_zeros(len(lam), dtype=dtype) for dtype in (torch.int64, torch.bool))
     for score in (term, open_.to(lam.dtype)):
         for where in reversed(context.layers):

@@ -10,7 +10,7 @@ on ambiguous neurons.
 import torch
 from torch import Tensor
 
-from surebound.branching.rule import Bounding, Context, deepest_intercept, fixed_slope_dual, open_neurons
+from surebound.branching.rule import Bounding, Context, deepest_intercept, fixed_slope_dual, open_neurons, upper_cost
 
 
 def sensitivity(context: Context, lam: Tensor, *, worst: bool) -> Tensor:
@@ -18,7 +18,7 @@ def sensitivity(context: Context, lam: Tensor, *, worst: bool) -> Tensor:
     relaxation = context.relaxation
     product = lam * context.bias
     split = product.clamp_max(0.0) if worst else product.clamp_min(0.0)
-    return (split - relaxation.upper_slope * product - relaxation.intercept * lam.clamp_min(0.0)).abs()
+    return (split - relaxation.upper_slope * product - upper_cost(relaxation, lam)).abs()
 
 
 class SR:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from surebound.branching.fsb import FSB
-from surebound.branching.rule import Bounding, Context, open_neurons, take
+from surebound.branching.rule import Bounding, Context, open_neurons, take, upper_cost
 
 
 class UPB:
@@ -22,8 +22,8 @@ class UPB:
         self.fallback = FSB(context)
 
     def scores(self, batch: Bounding) -> Tensor:
-        term = self.context.relaxation.intercept * batch.lam.clamp_min(0.0)
-        return torch.where(open_neurons(self.context, batch.nodes), term, 0.0)
+        cost = upper_cost(self.context.relaxation, batch.lam)
+        return torch.where(open_neurons(self.context, batch.nodes), cost, 0.0)
 
     def choose(self, batch: Bounding) -> Tensor:
         best, choice = self.scores(batch).max(1)

@@ -58,8 +58,10 @@ class Bounder:
             self._find(g)
 
     def settled(self, regions: Sequence[int]) -> bool:
-        """Whether no more planes are to be found, if `regions` are those still open: all have been tried, or there is
-        no room. If there was time for all to take a while, but the search went on elsewhere, they are found now."""
+        """Return whether the search for planes is over: every open region, of `regions`, was tried, or memory is full.
+
+        If enough subproblems were bounded in total, the missing planes are found now.
+        """
         after = self.strategy.planes_after or 0
         waiting = [g for g in regions if self._seen[g] < after] if self._room else []
         if waiting and int(self._seen.sum()) < after * len(regions):

@@ -19,7 +19,7 @@ class Crew:
         strategy: Strategy,
         ground: Callable[[], Ground],
         sink: Recorder | None,
-        ready: Callable[[], bool],
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
         """What they prove is written down in the tree's own `sink`. They wait until it is `ready` to be shared."""
         self._sharing, self._ground, self._sink = sharing, ground, sink
@@ -27,17 +27,6 @@ class Crew:
         self._workers = ExitStack()
         self._tree: Tree | None = None
         self._dealer: Dealer | None = None
-
-    @staticmethod
-    def of(
-        sharing: Sharing | None,
-        strategy: Strategy,
-        ground: Callable[[], Ground],
-        sink: Recorder | None,
-        ready: Callable[[], bool] = lambda: True,
-    ) -> "Crew | None":
-        """One, if anybody may take part."""
-        return None if sharing is None else Crew(sharing, strategy, ground, sink, ready)
 
     def due(self, tree: Tree) -> str | None:
         """Whether it is time for them, and worth it. Asked after every batch."""

@@ -12,7 +12,8 @@ import numpy as np
 
 from surebound.attacks.objective import Objective
 from surebound.bounds.enclosure import enclose
-from surebound.bounds.fixed import Lines, fixed_rows
+from surebound.bounds.fixed import fixed_rows
+from surebound.network.activation import Lines
 from surebound.network.cost import products
 from surebound.network.graph import Network
 from surebound.network.model import Model
@@ -48,9 +49,10 @@ def first_attempt(
     seconds: float = SECONDS,
     slow: Callable[[], None] = lambda: None,
 ) -> Verdict | Begun | None:
-    """The verdict, if a few points, one backward pass or a short search settle it, else where that search stands.
+    """Return a verdict if a few points, one backward pass or a short search decide; else where that search stands, or
+    None.
 
-    `model` over NumPy arrays. The search may take some seconds; once half of them are over, it is `slow`.
+    `model` over NumPy arrays. The search may take some `seconds`; once half of them are over, `slow` is called.
     """
     model.check_fits(problem)
     regions = [region for region in problem.regions if not region.box.empty]

@@ -11,15 +11,13 @@ from surebound.bounds.beta_crown import Specification
 from surebound.bounds.kernel import Kernel, KernelRows
 
 STEPS = 20
-_FIRST, _DECAY, _MOMENTUM = (
-    0.5,
-    0.85,
-    0.7,
-)  # the first move in half widths of the box or radii of the ball, and what is left of it next
+_FIRST = 0.5  # the first move, in half widths of the box or radii of the ball
+_DECAY = 0.85  # what is left of a move in the next
+_MOMENTUM = 0.7
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def descend(kernel: Kernel, specification: Specification, region: Tensor, x: Tensor, *, steps: int = STEPS) -> Tensor:
+def descend_folded(kernel: Kernel, specification: Specification, region: Tensor, x: Tensor) -> Tensor:
     """The best points found from x for each one's region: all the region's rows as low as possible.
 
     # region: (points,), x: (points, inputs) -> (points, inputs)
@@ -30,12 +28,12 @@ def descend(kernel: Kernel, specification: Specification, region: Tensor, x: Ten
     z = (z.clamp(-1.0, 1.0) if balls is None else balls.project(z)).T.contiguous()
     best, lowest = z.clone(), z.new_full((len(region),), torch.inf)
     momentum = torch.zeros_like(z)
-    for step in range(steps + 1):
+    for step in range(STEPS + 1):
         columns, active = _forward(kernel, z)
         value, row = torch.where(member, rows.values(columns), -torch.inf).max(0)
         better = value < lowest
         lowest[better], best[:, better] = value[better], z[:, better]
-        if step == steps or bool((lowest <= 0).all()):
+        if step == STEPS or bool((lowest <= 0).all()):
             break
         gradient = _backward(kernel, -rows.start[:, row], active)
         momentum.mul_(_MOMENTUM).add_(gradient / gradient.abs().sum(0).clamp_min(_TINY))

@@ -15,7 +15,7 @@ from surebound.network.graph import Network
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROOM = 1.02  # times the width in float64, up to which float32 will do
+WIDER = 1.02  # times the width in float64, up to which float32 will do
 SYMBOL_PRODUCTS = 8 * PASS_PRODUCTS  # multiply-adds of a pass forwards, which looks at the clock at every operation
 
 
@@ -27,13 +27,13 @@ def forwards(network: Network, check: Check, dtype: Precision = "float32") -> Fo
 
 
 def sharpest_forwards(network: Network, lower: Tensor, upper: Tensor, check: Check) -> Forward:
-    """The same in float32, or in float64 if layers are wider in float32 by more than `ROOM`.
+    """The same in float32, or in float64 if layers are wider in float32 by more than `WIDER`.
 
     What operations round is carried on by |A|, which in deep networks grows with each of them, and in proportion to the
     box: where float32 is too coarse for one box, it is for all of its parts. # (1, *input_shape) each
     """
     thin, wide = forwards(network, check), forwards(network, check, "float64")
-    return thin if _total_width(thin, lower, upper) <= ROOM * _total_width(wide, lower, upper) else wide
+    return thin if _total_width(thin, lower, upper) <= WIDER * _total_width(wide, lower, upper) else wide
 
 
 def _total_width(forward: Forward, lower: Tensor, upper: Tensor) -> float:

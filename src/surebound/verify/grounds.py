@@ -19,7 +19,7 @@ from surebound.verify.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Neurons:
+class NeuronGround:
     """The regions of a subject, by neurons."""
 
     subject: Subject
@@ -31,7 +31,7 @@ class Neurons:
     iteration: Iteration | None = None  # how many a node gets by now
     planes: RegionPlanes | None = None  # that were found, after which no more are
 
-    def at(self, clock: Clock) -> "Neurons":
+    def at(self, clock: Clock) -> "NeuronGround":
         return replace(self, subject=replace(self.subject, check=clock.check))
 
     def space(self, clock: Clock) -> NeuronSpace:
@@ -56,7 +56,7 @@ class Neurons:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Inputs:
+class InputGround:
     """Regions, by parts of their boxes."""
 
     network: Network  # float64
@@ -64,7 +64,7 @@ class Inputs:
     strategy: Strategy
     recorded: bool
 
-    def at(self, clock: Clock) -> "Inputs":
+    def at(self, clock: Clock) -> "InputGround":
         return self
 
     def space(self, clock: Clock) -> InputSpace:

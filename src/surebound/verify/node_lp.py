@@ -46,8 +46,8 @@ class NodeLP:
 
     def __init__(self, subject: Subject, region: int) -> None:
         self.subject, self.region = subject, region
-        form, blocks = subject.form, subject.form.blocks
-        assert blocks is not None
+        form = subject.form.folded()
+        assert form is not None
         relaxation, rows = subject.relaxation, subject.specification.rows
         a, b = subject.specification.starts[region], subject.specification.starts[region + 1]
         n, m, count = form.inputs, form.neurons, b - a
@@ -56,9 +56,9 @@ class NodeLP:
         x = assembly.columns(zero, infinite)
         xhat = assembly.columns(-infinite, infinite)
         t = assembly.columns(np.array([-np.inf]), np.array([np.inf]))
-        bias = np.concatenate([np.zeros(0), *(to_numpy(block.bias) for block in blocks)])
+        bias = np.concatenate([np.zeros(0), *(to_numpy(block.bias) for block in form.blocks)])
         exact = assembly.constrain(bias, bias, zero, (xhat, one))
-        for block, where in zip(blocks, form.layers, strict=True):
+        for block, where in zip(form.blocks, form.layers, strict=True):
             weight = to_numpy(block.weight)
             i, j = np.nonzero(weight)
             assembly.entries.append((exact[where][i], j, -weight[i, j]))

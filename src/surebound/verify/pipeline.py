@@ -31,8 +31,8 @@ def verify(
 ) -> Verdict:
     """Decide a property. See `surebound.verify` for the public form.
 
-    A `clock` that started earlier counts what came before, towards the timeout as well. A bisection that was `begun`
-    over some of the property's regions goes on, if there is one and no proof is to be written down.
+    The `clock` may have started earlier: that time counts towards the timeout. `begun` is a bisection over some of the
+    property's regions, to go on with; it is ignored if a proof is recorded.
     """
     clock = Clock(options.timeout, on_progress) if clock is None else clock
     model = model.tensors(options.device)

@@ -16,6 +16,7 @@ from surebound.proof.forest import Forest, Leaves
 from surebound.proof.record import BoxRecord
 from surebound.verify.bounder import RegionPlanes
 from surebound.verify.node import Nodes
+from surebound.verify.spaces.neurons import state_of
 from surebound.verify.subject import Subject
 from surebound.verify.tree import How
 
@@ -68,7 +69,8 @@ class NeuronSink:
         self.forest.close(Leaves(number, signs, alpha, beta, None if mix is None else to_numpy(mix), planes))
 
     def _merged(self, nodes: Nodes) -> Nodes:
-        """Close what takes the place of two halves, both bounded by lines; the nodes that are left."""
+        """Close a parent in the place of two halves, both bounded by lines, where its own bound proves it. Return the
+        nodes that are left."""
         number, planed = nodes.number.tolist(), _planed(nodes).tolist()
         pairs = [i for i, n in enumerate(number[:-1]) if n in self._halves and number[i + 1] == n + 1 and not planed[i]]
         if not pairs:
@@ -89,10 +91,7 @@ class NeuronSink:
         found = self._subject.bound(splits, Duals(state["alpha"], state["beta"], state.get("mix")), _MERGE).duals
         found = replace(found, alpha=on_grid(found.alpha))
         proved = self._subject.sound_bounds(splits, found) > self.least
-        assert found.beta is not None
-        state = {"signs": signs, "alpha": found.alpha, "beta": found.beta}
-        state |= {} if found.mix is None else {"mix": found.mix}
-        whole = replace(nodes[first], number=parent, state=state)[proved]
+        whole = replace(nodes[first], number=parent, state=state_of(splits, found))[proved]
         self.forest.merge(to_numpy(whole.number))
         self._close(whole)
         left = torch.ones_like(nodes.number, dtype=torch.bool)
@@ -145,9 +144,7 @@ class Recording:
         """Bounds without splits, less what they have to be above 0 by; those that are need no tree."""
         sink = NeuronSink(self.record.neurons(subject.form), subject)
         proved = torch.nonzero(bounds > sink.least).flatten()
-        alpha, zero = duals.alpha[proved], torch.zeros_like(duals.alpha[proved])
-        state = {"signs": zero.to(torch.int8), "alpha": alpha, "beta": zero}
-        state |= {} if duals.mix is None else {"mix": duals.mix[proved]}
+        state = state_of(Splits(proved, None), duals[proved])
         sink.closed(replace(Nodes.roots(proved, state), number=proved), "bound")
         for root in proved.tolist():
             self.record.by_tree(self.regions[root], subject.specification.count(root), sink.forest, root)

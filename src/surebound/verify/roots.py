@@ -17,10 +17,11 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.root import PASSES, settle_layers
 from surebound.bounds.witness import on_grid
+from surebound.branching.rule import upper_cost
 from surebound.problem import Domain
 from surebound.verify.cascade import Question
+from surebound.verify.costs import PRODUCTS_PER_SECOND, Costs
 from surebound.verify.engine import Engine
-from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs
 from surebound.verify.record import Recording
 from surebound.verify.subject import Subject, specify
 
@@ -65,7 +66,7 @@ def _learn(engine: Engine, question: Question, enclosure: Enclosure) -> Tensor:
     form = GraphForm.at(enclosure, engine.network.output)
     subject = Subject(engine.network, form, specify(form, question.open), engine.clock.check)
     sound, bounded = _bounded(engine, subject)
-    return subject.fast_relaxation.intercept * bounded.lam[question.learn(sound)].clamp_min(0.0)
+    return upper_cost(subject.fast_relaxation, bounded.lam[question.learn(sound)])
 
 
 def settle_the_rest(engine: Engine, box: Domain, known: Enclosure) -> Enclosure:

@@ -10,14 +10,17 @@ from torch import Tensor
 
 from surebound.bounds.around import enclosure_over
 from surebound.bounds.bounding import LayerBounding
-from surebound.bounds.margins import interval_rows, linear_rows
+from surebound.bounds.fixed import fixed_rows
+from surebound.bounds.margins import linear_rows
 from surebound.bounds.timed import Check
-from surebound.network.activation import Lines as Kind
 from surebound.network.cost import CHUNK_ELEMENTS
 from surebound.network.graph import Network
 from surebound.problem import Region, padded_rows
 from surebound.proof import ROOM
 from surebound.verify.cascade import Question, Settled
+
+Lines = Literal["flat", "fastlin", "crown", "either"]
+"""Around ReLUs, as proofs name them; or the better of FastLin and CROWN, which is chosen in float32."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,13 @@ class Rows:
                     self._learn(question, bounds, lines)
         return [question.proved(self.name) for question in open_]
 
-    def _lines(self, recorded: bool) -> tuple[str, ...]:
-        """The lines around ReLUs: a proof has to name one, else the better of two is chosen in float32."""
+    def _lines(self, recorded: bool) -> tuple[Lines, ...]:
+        """The lines to try, one after the other: a proof has to name one."""
         if self.name == "ibp":
             return ("flat",)
         return ("fastlin", "crown") if recorded else ("either",)
 
-    def _learn(self, question: Question, bounds: Tensor, lines: str) -> None:
+    def _learn(self, question: Question, bounds: Tensor, lines: Lines) -> None:
         """Take the bounds of all rows of the open regions, one after the other. The best of a region is its bound."""
         regions, recording = question.open, question.recording
         counts = [len(region.constant) for region in regions]
@@ -76,31 +79,22 @@ class Rows:
         if batch:
             yield batch
 
-    def _bounds(self, regions: Sequence[Sequence[Region]], lines: str) -> list[Tensor]:
+    def _bounds(self, regions: Sequence[Sequence[Region]], lines: Lines) -> list[Tensor]:
         """A bound on each row of the regions of each box, one region after the other."""
         enclosure = enclosure_over(self.network, [some[0].box for some in regions])
         enclosure.extend(len(self.network.nodes) - 1)
         counts = [sum(len(region.constant) for region in some) for some in regions]
         on_output, on_input, constant = map(self.network.array, padded_rows(regions))
-        slopes = _SLOPES[lines]
         bounds = []
         for at in torch.arange(max(counts), device=constant.device).split(max(1, self._most // len(regions))):
             self.check()
             rows = on_output[:, at], on_input[:, at], constant[:, at]
-            bounds.append(
-                interval_rows(enclosure, *rows, check=self.check)
-                if lines == "flat"
-                else linear_rows(enclosure, LayerBounding(slopes=slopes, ascent=None), *rows, check=self.check)
-            )
+            if lines == "either":
+                bounds.append(linear_rows(enclosure, LayerBounding(ascent=None), *rows, check=self.check))
+            else:
+                kind = "interval" if lines == "flat" else lines
+                bounds.append(fixed_rows(enclosure, kind, *rows, check=self.check))
         return [bound[:count] for bound, count in zip(torch.cat(bounds, dim=1), counts, strict=True)]
-
-
-_SLOPES: dict[str, tuple[Kind, ...]] = {
-    "flat": (),
-    "either": ("fastlin", "crown"),
-    "fastlin": ("fastlin",),
-    "crown": ("crown",),
-}
 
 
 def _scale(region: Region) -> float:

@@ -11,7 +11,7 @@ from surebound.problem import Counterexample, Region
 from surebound.verify.begun import Begun
 from surebound.verify.clock import Clock, OutOfTime
 from surebound.verify.crew import Crew
-from surebound.verify.grounds import Inputs, Neurons
+from surebound.verify.grounds import InputGround, NeuronGround
 from surebound.verify.look import TryPoints
 from surebound.verify.pieces import Sharing
 from surebound.verify.queue import Queue
@@ -57,7 +57,7 @@ def search_neurons(
     record = limits.record
     numbers = None if record is None else record.record.neurons(subject.form)
     unsayable = record is not None and not record.record.sayable(subject.form)
-    ground = Neurons(
+    ground = NeuronGround(
         subject=subject,
         rule=rule,
         strategy=strategy,
@@ -71,11 +71,13 @@ def search_neurons(
     stands = Standstill(strategy.standstill, strategy.standstill_share, subject.margin)
     programs = Programs(subject, strategy, clock, try_points, stands, other)
 
-    def shared() -> Neurons:
-        """What others get, who look for no planes themselves."""
+    def shared() -> NeuronGround:
+        """What workers get: they do not look for planes themselves."""
         return replace(ground, iteration=space.iteration, planes=space.bounder.found)
 
-    crew = Crew.of(limits.sharing, strategy, shared, sink, ready=lambda: space.bounder.settled(search.queue.regions))
+    crew = None
+    if limits.sharing is not None:
+        crew = Crew(limits.sharing, strategy, shared, sink, lambda: space.bounder.settled(search.queue.regions))
     search = _Search(space, clock, try_points, limits, sink, crew, programs)
     outcome = search.run()
     if record is not None and outcome.end == "proved":
@@ -95,9 +97,9 @@ def search_inputs(
 ) -> Outcome:
     """Decide all regions by bisecting their boxes. `network` in float64."""
     record = limits.record
-    ground = Inputs(network=network, regions=regions, strategy=strategy, recorded=record is not None)
+    ground = InputGround(network=network, regions=regions, strategy=strategy, recorded=record is not None)
     sink, space = ground.sink(), ground.space(clock)
-    crew = Crew.of(limits.sharing, strategy, lambda: ground, sink)
+    crew = None if limits.sharing is None else Crew(limits.sharing, strategy, lambda: ground, sink)
     outcome = _Search(space, clock, try_points, limits, sink, crew).run()
     if record is not None and sink is not None and outcome.end == "proved":
         record.inputs(sink.forest)

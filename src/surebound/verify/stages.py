@@ -20,11 +20,11 @@ from surebound.bounds.witness import NOBODY
 from surebound.memory import available
 from surebound.problem import Region
 from surebound.verify.cascade import Question, Settled, Stage
+from surebound.verify.costs import PRODUCTS_PER_SECOND, cheapest
 from surebound.verify.engine import Engine
-from surebound.verify.forms import PRODUCTS_PER_SECOND, cheapest
 from surebound.verify.roots import affordable, folding, root_bounds, settle_the_rest, settle_where_it_matters
 from surebound.verify.rows import Rows
-from surebound.verify.searches import Bisection, Points, Refine, Search
+from surebound.verify.search_stages import Bisection, Points, Refine, Search
 from surebound.verify.subject import Subject, specify
 
 

@@ -51,31 +51,31 @@ class Strategy:
     # The root
     layers: LayerBounding = field(default_factory=LayerBounding)  # bounds on the layers, once for a box
     root: Ascent = Ascent(iterations=20)  # and on the property, before any split
-    matter_shares: tuple[float, ...] = (0.8, 0.9)  # large networks first bound the neurons with this share of the cost,
-    matter_time: float = 0.3  # and no more layers if that would take more than this share of the remaining time
+    matter_shares: tuple[float, ...] = (0.8, 0.9)  # of the cost: large networks first bound the neurons that make it up
+    matter_time: float = 0.3  # of the remaining time: no more layers are bounded if that would take longer
     folded_limit: int = 2**27  # numbers in a folded form's matrices, 1 GiB in float64; beyond, the graph form is used
 
     # What is split
-    input_limit: int = 20  # varying inputs up to which `auto` bisects the input box,
-    neuron_limit: int = 64  # if there are more ambiguous neurons than this
+    input_limit: int = 20  # varying inputs up to which `auto` may bisect the input box
+    neuron_limit: int = 64  # ambiguous neurons beyond which it does so
     mixture: bool = True  # `auto` splits neurons by the mixture of rules, else by UPB
 
     # The search over neurons
     ascent: Ascent = Ascent()  # of every node; `iterations` says how often
     iterations: Iterations = Iterations()
     planes_after: int | None = 500  # subproblems of a region before it gets planes above its neurons; None: no planes
-    planes: Ascent = Ascent(iterations=40)  # by which they are found,
-    planes_gain: float = 0.05  # kept if they gain this share of what the root's bound lacks,
-    planes_limit: int = 2**24  # numbers in the forms of all regions that have some
+    planes: Ascent = Ascent(iterations=40)  # by which they are found
+    planes_gain: float = 0.05  # the share of what the root's bound lacks that they must gain to be kept
+    planes_limit: int = 2**24  # numbers in the forms of all regions that have planes
     polish: int = 4  # times as many iterations for a node whose duals are the bottleneck; 1: none
     batch: int | None = None  # nodes bounded at once; None: by memory and cache
 
     # Looking for counterexamples
-    first_attack: float = 0.05  # of the time, for the attack before anything else,
-    first_attack_seconds: tuple[float, float] = (1.0, 10.0)  # but within these
-    later_attacks: float = 0.05  # of the time, for attacks on the network during the search,
-    later_attacks_after: float = 5.0  # which begin after so many seconds,
-    from_minimisers: bool = False  # at the relaxations' minimisers, else anywhere in the box
+    first_attack: float = 0.05  # share of the time for the attack before anything else
+    first_attack_seconds: tuple[float, float] = (1.0, 10.0)  # its least and most seconds
+    later_attacks: float = 0.05  # share of the time for attacks on the network during the search
+    later_attacks_after: float = 5.0  # seconds of the search before they begin
+    from_minimisers: bool = False  # whether they start at the relaxations' minimisers, else anywhere in the box
     descents: float = 0.1  # of the search, for attacks on the folded network from the relaxations' minimisers
     points: int = 64  # looked at, of a batch
     looks: float = 0.1  # of a search over inputs, for looking at them
@@ -93,11 +93,11 @@ class Strategy:
     program_entries: int = 2**16  # in the matrices of a folded form, up to which its programs take milliseconds
 
     # A search that others take part in
-    alone: float = 2.0  # seconds of it before that; starting a worker takes one,
-    alone_batches: int = 6  # and batches, after which it is known whether it is slow
-    trial: float = 1.0  # seconds with all threads, and then with one, to see whether workers may be faster,
-    trial_gain: float = 1.1  # which is so if they are expected to be so many times as fast,
-    trial_workers: float = 3.0  # and seconds with workers, to see whether they are
+    alone: float = 2.0  # seconds that it goes on alone first; starting a worker takes one
+    alone_batches: int = 6  # batches that it goes on alone at least, after which it is known whether it is slow
+    trial: float = 1.0  # seconds with all threads, and then with one, to see whether workers may be faster
+    trial_gain: float = 1.1  # times as fast as threads that workers must be expected to be
+    trial_workers: float = 3.0  # seconds with workers, to see whether they are faster
 
     # Proofs
     merging: float = 0.05  # the share of nodes that are bounded again, to write one leaf in place of two

@@ -36,7 +36,7 @@ class Subject:
     planes: tuple[Planes, ...] | None = None  # above neurons, in the place of lines; not for the multipliers of LPs
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to another process, whose clock is its own: not what can be made from the rest."""
+        """Pickle only the fields: cached properties are made again, and each process has its own clock."""
         return {
             "network": self.network,
             "form": self.form,
@@ -62,8 +62,10 @@ class Subject:
     @cached_property
     def kernel(self) -> Kernel | None:
         """The folded form, ready for the ascent."""
-        kernel = self.form.kernel()
-        return kernel if kernel is None or self.planes is None else kernel.with_planes(self.planes)
+        folded = self.form.folded()
+        if folded is None:
+            return None
+        return folded.kernel() if self.planes is None else folded.kernel().with_planes(self.planes)
 
     @cached_property
     def fast_specification(self) -> Specification:

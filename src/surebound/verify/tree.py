@@ -51,7 +51,7 @@ class Space(Protocol):
     """What is split.
 
     Nodes wait in the queue as records of one kind: after `choose`, all have the same keys, types and shapes in their
-    state. What `bound` adds for a sink to see may be dropped there.
+    state. `bound` may add state for the sink, and `choose` may drop it.
     """
 
     @property

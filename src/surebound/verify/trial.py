@@ -14,9 +14,9 @@ _ATTACKS = 0.2  # of the time, at most, while a pace is taken: what looking at a
 class Trial:
     """Lets a search go on alone for a while, since many end soon, and until it is ready to be shared.
 
-    Where workers are to be compared with threads, it then goes on with all threads for a moment and with one for
-    another. So many workers are at most so many times as fast as one thread: if that is not enough, there will be none.
-    Else they begin, and once they are at it, their pace is taken as well: if it is lower, threads go on.
+    To compare workers with threads, it then measures the search's pace with all threads, then with one. N workers are
+    at most N times as fast as one thread: if that is too little, none are started. Otherwise they are, their pace is
+    measured as well, and if it is lower, threads go on.
     """
 
     def __init__(self, sharing: Sharing, strategy: Strategy, ready: Callable[[], bool]) -> None:
@@ -78,7 +78,7 @@ class Trial:
 
 
 class _Watch:
-    """Takes the pace of a search: subproblems a second, over a time without an attack, which comes but now and then."""
+    """Measures subproblems per second, ignoring intervals in which attacks took much of the time."""
 
     def __init__(self) -> None:
         self._since: tuple[float, int, float] | None = None  # seconds, subproblems and seconds of attacks

@@ -36,8 +36,8 @@ class Under(Generic[Task]):
 class Desk(Generic[Task, Result]):
     """Tasks that wait, tasks under way, and what becomes of them."""
 
-    def __init__(self, pool: Pool[Task, Result], *, crashes: int = CRASHES) -> None:
-        self._pool, self._crashes = pool, crashes
+    def __init__(self, pool: Pool[Task, Result]) -> None:
+        self._pool = pool
         self._ready: list[tuple[Rank, int, Under[Task]]] = []
         self._numbers = count()
         self._running: dict[int, Under[Task]] = {}
@@ -129,7 +129,7 @@ class Desk(Generic[Task, Result]):
         seconds, under.began = under.seconds, None
         under.crashes += lost.blamed
         under.losses += not lost.blamed
-        if under.crashes < self._crashes and under.losses < LOSSES:
+        if under.crashes < CRASHES and under.losses < LOSSES:
             self._push(under)
             return None
         times = under.crashes + under.losses

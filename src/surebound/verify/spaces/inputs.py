@@ -17,10 +17,11 @@ import numpy as np
 from surebound.bounds.beta_crown import Duals, Slopes, evaluate
 from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.enclosure import Enclosure
+from surebound.bounds.fixed import graph_rows
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.timed import timed
-from surebound.network.arrays import concat, counting, double, flat, joined, library, positive, retyped, zeros
+from surebound.network.arrays import concat, counting, double, flat, library, positive, retyped, zeros
 from surebound.network.cost import PASS_PRODUCTS, products
 from surebound.network.graph import Network
 from surebound.problem import Region, padded_rows
@@ -177,8 +178,7 @@ class InputSpace:
     def _best_rows(self, enclosure: Enclosure, region: Tensor) -> _Best:
         on_output, on_input, constant = (part[region] for part in self.rows)
         boxes, count = constant.shape
-        form = replace(GraphForm.at(enclosure, self.network.output), per_box=count)
-        rows = form.rows(joined(on_output), joined(on_input), joined(constant))
+        form, rows = graph_rows(enclosure, on_output, on_input, constant)
         rows = replace(rows, error=form.start_error(rows))
         relaxation = relax_form(form).map(lambda t: t.reshape(boxes, -1))
         slopes, duals = Slopes.of(relaxation, None), Duals(relaxation.lower_slope, None, None)

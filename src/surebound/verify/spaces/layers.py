@@ -21,7 +21,9 @@ from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Rows
 from surebound.bounds.relaxation import relax
 from surebound.bounds.root import fold_network
+from surebound.bounds.sparse import rank_in_group
 from surebound.bounds.witness import NOBODY, Reason, by_trees, on_grid
+from surebound.branching.rule import upper_cost
 from surebound.network.arrays import to_numpy
 from surebound.proof.forest import Forest, Leaves
 from surebound.proof.record import BoxRecord
@@ -66,14 +68,12 @@ def refine(
     return form
 
 
-def lower_by_splits(
-    form: FoldedForm, rows: Rows, refinement: Refinement, clock: Clock, parts: "Parts | None" = None
-) -> Tensor:
+def lower_by_splits(form: FoldedForm, rows: Rows, refinement: Refinement, clock: Clock, parts: "Parts") -> Tensor:
     """Sound lower bounds of rows over the form's box. # (rows,) float64
 
     A row whose bound is positive is split no further.
     """
-    rounds, parts = Rounds(refinement.rounds), Parts(len(rows), rows.constant) if parts is None else parts
+    rounds = Rounds(refinement.rounds)
     Tree(LayerSpace(form, rows, refinement), rounds, clock.quiet(), lambda _: None, parts).grow()
     parts.closed(rounds.nodes, "undecided")
     return parts.lowest
@@ -127,8 +127,8 @@ class LayerSpace:
         split = torch.full_like(open_.nodes.region, -1)
         if self.form.neurons:
             free = self.relaxation.ambiguous & (open_.nodes.state["signs"] == 0)
-            term = self.fast_relaxation.intercept * open_.hints["lam"].clamp_min(0.0)
-            best, choice = torch.where(free, term, -1.0).max(1)
+            cost = upper_cost(self.fast_relaxation, open_.hints["lam"])
+            best, choice = torch.where(free, cost, -1.0).max(1)
             split = torch.where(best >= 0, choice, -1)
         return replace(open_.nodes, split=split)
 
@@ -173,7 +173,7 @@ class Parts:
         self.lowest = like.new_full((rows,), torch.inf)
 
     def split(self, parents: Nodes, halves: Nodes) -> None:
-        """Their halves will be seen."""
+        """Nothing to do: every half is closed in its turn, or halved."""
 
     def closed(self, nodes: Nodes | None, how: How) -> None:
         if nodes is not None:
@@ -201,7 +201,7 @@ class RecordedParts(Parts):
     def forest(self, neurons: NDArray[np.int64]) -> Forest:
         """The trees. A part is not split where its own bound is as good as those of its halves.
 
-        So each root's bound is `lowest`: the lowest of the parts', given that halves inherit what holds of the whole.
+        Halves inherit their parent's bound where it is higher, so that each root's bound is `lowest`.
         """
         nodes = joined(self._nodes)
         number = to_numpy(nodes.number)
@@ -233,7 +233,7 @@ def _worse_half(row: Tensor, bound: Tensor) -> Tensor:
     order = bound.argsort()
     order = order[row[order].argsort(stable=True)]
     counts = torch.bincount(row)
-    rank = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row[order]]
+    rank = rank_in_group(row[order], counts)
     worse = torch.zeros_like(row, dtype=torch.bool)
     worse[order] = 2 * rank < counts[row[order]]
     return worse

@@ -11,10 +11,10 @@ from surebound.bounds import beta_crown
 from surebound.bounds.beta_crown import Ascent, Duals, Splits
 from surebound.bounds.witness import on_grid
 from surebound.branching import RULES
-from surebound.branching.rule import Bounding, Rule, open_neurons
+from surebound.branching.rule import Bounding, Rule, open_neurons, upper_cost
 from surebound.verify.bounder import Bounder, RegionPlanes
 from surebound.verify.clock import Budget, Clock
-from surebound.verify.folded_attack import descend
+from surebound.verify.folded_attack import descend_folded
 from surebound.verify.iterations import Iteration
 from surebound.verify.leaf import decide_leaf
 from surebound.verify.node import Nodes, halves_by_sign
@@ -40,7 +40,7 @@ class NeuronSpace:
         least: float | None = None,
         planes: RegionPlanes | None = None,
     ) -> None:
-        """With `least`, proofs are written down: duals that fit into bytes go first, and prove by more than that.
+        """`least` is given if a proof is recorded: bounds must exceed it, and duals rounded to bytes are tried first.
         `planes` are those of others who share the search."""
         self.least = least
         self.subject, self.strategy, self.clock = subject, strategy, clock
@@ -54,7 +54,7 @@ class NeuronSpace:
 
     def roots(self) -> Nodes:
         splits, duals = self.subject.roots()
-        return Nodes.roots(splits.region, _state(splits, duals))
+        return Nodes.roots(splits.region, state_of(splits, duals))
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
         self._probe(parents, gain)
@@ -72,7 +72,7 @@ class NeuronSpace:
                 self._polish(splits, bounded, ascent)
             proved = self._proved(splits, bounded)
             self.iteration = self.iteration.rested()
-        state = _state(splits, bounded.duals) | {"planes": self.bounder.planed(nodes.region)}
+        state = state_of(splits, bounded.duals) | {"planes": self.bounder.planed(nodes.region)}
         known = replace(nodes, bound=torch.maximum(bounded.bound, nodes.bound), state=state)
         return Bounded(known, proved, {"bound": bounded.bound, "lam": bounded.lam, "x": bounded.x})
 
@@ -85,7 +85,7 @@ class NeuronSpace:
         if self.subject.kernel is not None and self.descents.allows(seconds):
             with self.descents.spent():
                 region, x = self._with_random_points(region, x)
-                x = descend(self.subject.kernel, self.subject.fast_specification, region, x)
+                x = descend_folded(self.subject.kernel, self.subject.fast_specification, region, x)
                 yield complete(x.double())
 
     def choose(self, open_: Bounded) -> Nodes:
@@ -116,7 +116,7 @@ class NeuronSpace:
         duals are what is far from optimal.
         """
         assert splits.signs is not None
-        gap = self.subject.fast_relaxation.intercept * bounded.lam.clamp_min(0.0) * (splits.signs == 0)
+        gap = upper_cost(self.subject.fast_relaxation, bounded.lam) * (splits.signs == 0)
         stuck = torch.nonzero(bounded.bound + gap.sum(1) < 0).flatten()
         if len(stuck):
             more = self._ascent(self.strategy.polish * ascent.iterations)
@@ -177,7 +177,8 @@ def _duals(nodes: Nodes, unsplit: bool = False) -> Duals:
     return Duals(state["alpha"].float(), None if unsplit else state["beta"].float(), state.get("mix"))
 
 
-def _state(splits: Splits, duals: Duals) -> dict[str, Tensor]:
+def state_of(splits: Splits, duals: Duals) -> dict[str, Tensor]:
+    """The state of nodes: signs, alpha and beta of all neurons, and mix where regions have several rows."""
     signs = torch.zeros_like(duals.alpha, dtype=torch.int8) if splits.signs is None else splits.signs
     beta = torch.zeros_like(duals.alpha) if duals.beta is None else duals.beta
     return {"signs": signs, "alpha": duals.alpha, "beta": beta} | ({} if duals.mix is None else {"mix": duals.mix})

@@ -30,14 +30,13 @@ _VIOLATED = 1e-7
 
 def suits(subject: Subject, strategy: Strategy) -> bool:
     """Whether the LPs of a subject are small, and so are the numbers in them."""
-    form, rows = subject.form, subject.specification.rows
-    blocks = form.blocks
-    if blocks is None or form.minimum.balls is not None:  # a ball in ℓ2 is no linear program's
+    form, rows = subject.form.folded(), subject.specification.rows
+    if form is None or form.minimum.balls is not None:  # a ball in ℓ2 is no linear program's
         return False
-    if sum(int(b.weight.count_nonzero()) for b in blocks) > strategy.program_entries:
+    if sum(int(b.weight.count_nonzero()) for b in form.blocks) > strategy.program_entries:
         return False
     numbers = [form.box_lower, form.box_upper, form.lower, form.upper, rows.coefficients, rows.constant]
-    numbers += [part for block in blocks for part in (block.weight, block.bias)]
+    numbers += [part for block in form.blocks for part in (block.weight, block.bias)]
     return solvable(*map(to_numpy, numbers))
 
 
@@ -98,7 +97,7 @@ class ProgramSpace:
             yield self.subject.form.full_input(x)
 
     def choose(self, open_: Bounded) -> Nodes:
-        """Split a neuron that some LP has violated: others the rows keep from mattering."""
+        """Prefer neurons whose ReLU some LP's optimum has violated: no optimum so far needed the others."""
         with self.clock.phase("branching"):
             nodes = open_.nodes
             split = nodes.split.new_tensor([self._choice(node) for node in _one_by_one(nodes)])

@@ -9,8 +9,8 @@ import numpy as np
 
 from surebound.bounds.root import settle_layers
 from surebound.verify.cascade import Question, Settled
+from surebound.verify.costs import PRODUCTS_PER_SECOND, Costs
 from surebound.verify.engine import Engine
-from surebound.verify.forms import PRODUCTS_PER_SECOND, Costs
 from surebound.verify.forwards import forwards
 from surebound.verify.roots import root_bounds
 from surebound.verify.search import Outcome, search_inputs, search_neurons, search_points

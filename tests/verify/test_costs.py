@@ -13,11 +13,11 @@ from surebound.network.model import Model
 from surebound.problem import Box
 from surebound.verify.cascade import Question
 from surebound.verify.clock import Clock
+from surebound.verify.costs import Costs, cheapest
 from surebound.verify.engine import Engine
-from surebound.verify.forms import Costs, cheapest
 from surebound.verify.forwards import forwards, sharpest_forwards
 from surebound.verify.options import Options
-from surebound.verify.searches import Bisection
+from surebound.verify.search_stages import Bisection
 from surebound.verify.strategy import Strategy
 
 COSTS = Costs()

@@ -12,7 +12,7 @@ from one_by_one import add_one_by_one, losing
 from pushing import alone
 
 from surebound.bounds.rounding import FLUSHED, U32
-from surebound.bounds.zonotope import Zonotope, affine, box_zonotope, relu, spread_of
+from surebound.bounds.zonotope import Zonotope, affine, box_zonotope, relu, spread_of, upper_line
 from surebound.network.build import Builder
 from surebound.network.graph import Input, Network, Node, Relu
 from surebound.network.linear import Linear
@@ -121,6 +121,18 @@ def test_the_upper_line_is_that_of_the_slope_in_float32() -> None:
         least, most = alone(network, *ends(low, high), 1)
         assert Fraction(float(most)) >= Fraction(high)
         assert float(least) <= 0.0
+
+
+def test_an_upper_line_has_the_intercept_of_its_rounded_slope() -> None:
+    rng = np.random.default_rng(1)
+    low, high = (torch.from_numpy(rng.uniform(0.0, 1.0, size=1000)) for _ in range(2))
+    line = upper_line(-low, high, "float32")
+    assert torch.equal(line.upper_slope, line.upper_slope.float().double())
+    for least, most, slope, up in zip(
+        *(x.tolist() for x in (-low, high, line.upper_slope, line.intercept)), strict=True
+    ):
+        for end, value in ((least, 0.0), (most, most)):
+            assert Fraction(slope) * Fraction(end) + Fraction(up) >= Fraction(value)
 
 
 def test_a_skip_beside_a_relu_shares_its_symbols() -> None:

@@ -46,6 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "empty.onnx").touch()
     (place / "empty.vnnlib").touch()
     (place / "folder").mkdir()
+    (place / "run").mkdir()
+    (place / "run" / "model.onnx").touch()
     return place
 
 
@@ -102,6 +104,7 @@ def test_sat_with_a_counterexample_that_stands(folder: Path, tmp_path: Path) -> 
         (["tiny.onnx", "empty.vnnlib"], "the property 'empty.vnnlib' is empty; expected a VNN-LIB file"),
         (["folder", "holds.vnnlib"], "'folder': it is a folder"),
         (["tiny.onnx", "folder"], "'folder': it is a folder"),
+        (["run", "holds.vnnlib"], "'run': it is a folder; expected an ONNX file, such as its model.onnx"),
         (["text.onnx", "holds.vnnlib"], "'text.onnx' is not an ONNX file"),
         (["tiny.onnx", "text.vnnlib"], "text.vnnlib: line 1: expected '(', got 'this'"),
         (["sine.onnx", "holds.vnnlib"], "node 'squash' (Sin) of 'sine.onnx': this operation is not supp"),
@@ -245,6 +248,16 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     assert process.returncode == 141
 
 
+def test_a_full_disk_behind_standard_output_is_named(folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [*SUREBOUND, "verify", "tiny.onnx", "holds.vnnlib"]
+        done = subprocess.run(
+            command, cwd=folder, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "surebound: cannot write to standard output (No space left on device)\n"
+
+
 # ---- inspect
 
 
@@ -266,6 +279,14 @@ def test_inspect_names_what_is_not_supported(folder: Path, capsys: pytest.Captur
     assert main(["inspect", str(folder / "sine.onnx")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "operations   1 Sin" in lines and "unsupported  Sin, node 'squash'" in lines
+
+
+def test_inspect_says_that_it_leaves_a_property_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(folder / "sine.onnx"), str(folder / "holds.vnnlib")]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("property ") and last.endswith(
+        "holds.vnnlib: not looked at, since the network is not supported"
+    )
 
 
 def test_inspect_prints_nothing_for_a_property_that_does_not_fit(

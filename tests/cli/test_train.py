@@ -105,7 +105,7 @@ def test_a_run_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtur
         ),
         (["--out", "OUT"], "train needs --preset NAME or --config FILE.toml"),
         (["--out", "OUT", "--preset", "mnist-0.1-ibpr"], "unknown preset 'mnist-0.1-ibpr'; did you mean mnist-0.1-ibp"),
-        (["--out", "OUT", "--resume"], "cannot read the config file"),
+        (["--out", "OUT", "--resume"], "to resume; expected a folder that train wrote"),
         (["--out", "OUT", "--config", "none.toml"], "cannot read the config file 'none.toml'"),
         (["--out", "OUT", *TRAIN[1:], "--set", "loss.rho=1"], "unknown key 'loss.rho'"),
         (["--out", "OUT", *TRAIN[1:], "--set", "schedule.epochs=-1"], "schedule.epochs is -1; expected at least 1"),

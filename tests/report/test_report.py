@@ -179,6 +179,12 @@ def test_a_run_that_is_not_complete_has_no_intervals(tmp_path: Path) -> None:
     assert "3 of the 8 images asked for are not settled yet. Accuracies are those of the images" in part
 
 
+def test_a_run_without_images_has_no_accuracies(tmp_path: Path) -> None:
+    runs = [(make_run(), ROWS), (make_run(eps="1/5"), ROWS[:0])]
+    page = Page(make_page(write_store(tmp_path / "r.sqlite", runs)))
+    assert "nan" not in page.text.lower().split() and "87.50" in page.text
+
+
 def test_radii_are_drawn_and_listed(tmp_path: Path) -> None:
     rows = [
         make_row(0, "verified", "search", certified_eps="1/255", attacked_eps="2/255"),
@@ -243,6 +249,7 @@ def test_what_was_done_in_python_can_be_repeated(tmp_path: Path) -> None:
         "surebound.certify('runs/small/model.onnx', dataset, eps='2/255', store=\"NEW.sqlite\", images=range(8), "
         "norm='inf', early_stop=True)"
     )
+    assert "images=range(0)" in certify_command(make_run(images=()))
     rows = [make_row(0, "verified", "ibp")]
     assert expected in Page(make_page(write_store(tmp_path / "r.sqlite", [(run, rows)]))).text
 

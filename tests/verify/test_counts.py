@@ -15,7 +15,7 @@ from surebound.evaluate import stages
 from surebound.evaluate.stages import Certifier, Settings
 from surebound.network.graph import Network
 from surebound.problem import Box, Region, Verdict
-from surebound.verify import searches
+from surebound.verify import search_stages
 from surebound.verify import stages as verify_stages
 from surebound.verify.clock import OutOfTime
 from surebound.verify.options import Options
@@ -85,14 +85,14 @@ def test_time_that_runs_out_after_the_root(monkeypatch: pytest.MonkeyPatch) -> N
 def test_time_that_runs_out_while_layers_are_refined(monkeypatch: pytest.MonkeyPatch) -> None:
     network, box, row, least = exact("conv", 3)
     searched = []
-    search = searches.search_neurons
+    search = search_stages.search_neurons
 
     def counted(*args: Any) -> Any:
         searched.append(search(*args))
         return searched[-1]
 
-    monkeypatch.setattr(searches, "search_neurons", counted)
-    monkeypatch.setattr(searches, "refine", _out_of_time)
+    monkeypatch.setattr(search_stages, "search_neurons", counted)
+    monkeypatch.setattr(search_stages, "refine", _out_of_time)
     found = _decide(network, _regions(box, [row], [-least + 1e-3]), "auto", replace(ALONE, patience=-1.0))
     (outcome,) = searched
     assert outcome.end == "slow" and outcome.subproblems > 1

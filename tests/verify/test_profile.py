@@ -25,7 +25,7 @@ from surebound.network.model import Model
 from surebound.problem import Box, Property, Region, Verdict
 from surebound.report.tables import branching, branching_markdown, by_search
 from surebound.reproduce.scales import SCALES
-from surebound.verify import SEARCHES, bounder, search, searches
+from surebound.verify import SEARCHES, bounder, search, search_stages
 from surebound.verify.iterations import Iteration
 from surebound.verify.options import Options
 from surebound.verify.pipeline import verify
@@ -67,8 +67,8 @@ def watched(patch: pytest.MonkeyPatch) -> list[str]:
 
         patch.setattr(owner, attribute, call)
 
-    watch(searches, "refine", "refinement")
-    watch(searches, "search_inputs", "bisection")
+    watch(search_stages, "refine", "refinement")
+    watch(search_stages, "search_inputs", "bisection")
     watch(NeuronSpace, "_polish", "polishing")
     watch(Mixture, "choose", "mixture")
     watch(search.Programs, "run", "programs")

@@ -157,12 +157,12 @@ def relu(z: Zonotope, lower: Tensor, upper: Tensor, count: int, most: int | None
     Whatever λ was rounded to, max(x̂, 0) − λ x̂ is convex and so lies in [0, max(−λ l̂, (1 − λ) û)] = [0, 2 μ].
     # lower, upper: (boxes, *shape)
     """
-    line = _line(lower, upper, precision(z.generators))
+    line = upper_line(lower, upper, precision(z.generators))
     slope, mu = retyped(line.upper_slope, z.generators.dtype), line.intercept / 2
     return _through(z, _Band(slope, mu, mu, line.ambiguous), count, most)
 
 
-def _line(lower: Tensor, upper: Tensor, dtype: Precision) -> Relaxation:
+def upper_line(lower: Tensor, upper: Tensor, dtype: Precision) -> Relaxation:
     """The upper line of ReLUs, of a slope that there is in some type."""
     return relax(lower, upper, rounded=lambda slope: double(retyped(slope, dtype)))
 
@@ -301,5 +301,5 @@ class Forward:
             slope = double(retyped(function.chord(lower, upper), self.dtype))
             floor, ceiling = map(exact, function.extremes(slope, lower, upper))
             return ExactLines(exact(slope), exact(slope), ceiling, 0 * ceiling, floor)
-        slope = _line(lower, upper, self.dtype).upper_slope
+        slope = upper_line(lower, upper, self.dtype).upper_slope
         return fixed_lines(slope, slope, lower[None], upper[None])

@@ -109,7 +109,9 @@ def eps(text: str) -> Fraction:
         divisor = Fraction(match[2] or 1)
         value = Fraction(match[1]) / divisor if divisor else value
     if not 0 <= value <= _LARGEST_RADIUS:
-        raise ArgumentTypeError(f"expected a number from 0 up, such as 0.1 or 2/255, got '{text}'")
+        raise ArgumentTypeError(
+            f"expected a number from 0 to 1, or more with --norm 2 or 1, such as 2/255, got '{text}'"
+        )
     return value
 
 
@@ -194,6 +196,8 @@ def _content_size(path: str, kind: str, expected: str) -> int:
     target = Path(path)
     if target.is_dir():
         problem = "it is a folder"
+        if kind == "network" and (target / "model.onnx").exists():
+            expected += ", such as its model.onnx"
     elif not target.exists():
         problem = "there is no such file"
     elif not target.is_file():

@@ -13,9 +13,14 @@ from surebound.work.cluster import expect_cluster
 WORKERS = "processes with one thread each (default: none but this one, with all threads)"
 
 
-def add_engine(parser: ArgumentParser, workers: str = WORKERS, kind: Callable[[str], int | str] = count) -> None:
+def add_engine(
+    parser: ArgumentParser,
+    workers: str = WORKERS,
+    kind: Callable[[str], int | str] = count,
+    metavar: str = "N",
+) -> None:
     """--workers, --cluster and --resources."""
-    parser.add_argument("--workers", type=kind, metavar="N", help=workers)
+    parser.add_argument("--workers", type=kind, metavar=metavar, help=workers)
     parser.add_argument(
         "--cluster",
         metavar="ADDRESS",

@@ -47,6 +47,9 @@ def _run(args: Namespace) -> int:
     for reason in refused or ["none"]:
         _line("unsupported", reason)
     if model is None:
+        if problem is not None:
+            print()
+            _line("property", f"{args.property}: not looked at, since the network is not supported")
         return 0
     if problem is None:
         _print_layers(model.network, [])

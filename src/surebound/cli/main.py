@@ -1,5 +1,6 @@
 """The command `surebound`: finds the subcommand, and turns errors into one sentence and an exit code."""
 
+import errno
 import io
 import os
 import sys
@@ -16,6 +17,7 @@ from surebound.version import __version__
 # Threads that spin while they wait make everything many times slower as soon as the machine has other work to do.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_READER = 141  # what a shell reports for a program that SIGPIPE ended
 
 
@@ -67,7 +69,10 @@ def main(argv: Sequence[str] | None = None, *, began: float | None = None) -> in
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO_READER
     except OSError as error:
-        return complain(f"{error.strerror or error}" + (f": '{error.filename}'" if error.filename else ""))
+        reason = f"{error.strerror or error}"
+        if error.filename:
+            return complain(f"{reason}: '{error.filename}'")
+        return complain(f"cannot write to standard output ({reason})" if error.errno in _FULL else reason)
     except KeyboardInterrupt:
         complain("interrupted")
         return interrupts.code()

@@ -13,7 +13,10 @@ def _configure(parser: ArgumentParser) -> None:
         "source", metavar="STORE_OR_DIR", help="a store of results, a training folder, or a folder with some of both"
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="the page (default report.html beside the store or in the folder)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the page (default report.html beside the store or in the folder, which is replaced)",
     )
 
 

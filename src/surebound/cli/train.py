@@ -33,7 +33,11 @@ def _configure(parser: ArgumentParser) -> None:
         help="change one setting, such as schedule.epochs=3; may be repeated",
     )
     parser.add_argument("--out", metavar="DIR", help="the folder to write: network, weights, metrics, curves")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, from its last checkpoint")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in --out, whose configuration is there, from its last checkpoint",
+    )
     parser.add_argument("--data-dir", metavar="DIR", help="where data sets are (default: $SUREBOUND_DATA)")
     parser.add_argument("--threads", type=thread_count, metavar="N", help="processor threads")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
@@ -54,6 +58,8 @@ def _run(args: Namespace) -> int:
         if not args.resume:
             raise UsageError("train needs --preset NAME or --config FILE.toml ('surebound train --list' shows presets)")
         source = Path(args.out) / "config.toml"
+        if not source.is_file():
+            raise UsageError(f"there is no run in '{args.out}' to resume; expected a folder that train wrote")
     config = read_config(source, args.set)
     set_threads(args.threads)
     from surebound.memory import keep_memory

@@ -79,7 +79,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=thread_count, metavar="N", help="processor threads (default: OMP_NUM_THREADS, or all)"
     )
-    add_engine(parser, _WORKERS, worker_count)
+    add_engine(parser, _WORKERS, worker_count, "N|auto")
     parser.add_argument(
         "--memory", type=memory_size, metavar="SIZE", help="for the search's queue, such as 2G; beyond it, disk is used"
     )

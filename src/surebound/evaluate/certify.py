@@ -23,6 +23,8 @@ from surebound.network.model import Model
 from surebound.work import Desk, Done, Engine, Failed
 from surebound.work.inline import Inline
 
+_TICK = 2.0  # seconds after which progress is reported, though nothing happened
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Certification:
@@ -72,7 +74,7 @@ def certify(
         more = certifying.begin(pool.slots)
         report(certifying.progress(pool.slots))
         _add(desk, more)
-        for events in desk.batches():
+        for events in desk.batches(_TICK):
             with certifying.together():
                 for event in events:
                     match event:

@@ -148,7 +148,7 @@ def _overview(results: Sequence[Result], titles: Sequence[str]) -> Markup:
         name = element("a", f"{k}. {title}", href=f"#run-{k}")
         images = Cell(f"{found.images:,}{' so far' if result.missing else ''}", found.images)
         kinds = (found.standard, found.withstood, found.robust, found.verified, found.undecided)
-        shares = [f"{100 * share:.2f}" for share in kinds]
+        shares = [f"{100 * share:.2f}" if found.images else "" for share in kinds]
         mean = sum(row.seconds for row in result.rows) / max(len(result.rows), 1)
         lines.append([Cell(name, k), result.run.dataset, result.run.radius, images, *shares, f"{mean:.3f}"])
     caption = "All runs, accuracies in percent (withstood the first attack; robust against all that ran); heads sort"

@@ -96,10 +96,10 @@ def _is_found(dataset: str) -> bool:
 
 
 def certify_command(run: Run) -> str:
-    """The command for a run that was begun in Python; the Python call, where it takes images of one's own."""
+    """The command for a run that was begun in Python; the Python call, where it takes none or one's own images."""
     images = list(run.images)
     first = images == list(range(len(images)))
-    if not _is_found(run.dataset):
+    if not images or not _is_found(run.dataset):
         more = "".join(f", {name}={value!r}" for name, value in {"norm": run.norm, **_options(run)}.items())
         chosen = f"range({len(images)})" if first else repr(images)
         return f'surebound.certify({run.model!r}, dataset, eps={run.eps!r}, store="NEW.sqlite", images={chosen}{more})'

@@ -23,7 +23,7 @@ from surebound.network.graph import Network
 from surebound.network.linear import Linear
 from surebound.network.model import Model
 from surebound.problem import Box, Property, Region
-from surebound.verify import searches
+from surebound.verify import search_stages
 from surebound.verify.clock import Clock
 from surebound.verify.confirm import Confirm
 from surebound.verify.node import Nodes
@@ -129,7 +129,7 @@ def test_verdicts_equal_the_milp_when_every_search_is_slow(seed: int, monkeypatc
         calls.append(1)
         return refine(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(searches, "refine", counted)
+    monkeypatch.setattr(search_stages, "refine", counted)
     rng = np.random.default_rng(seed)
     network = random_fc(rng, (4, 10, 10, 2))
     lower, upper = random_box(rng, network, radius=2.0)

@@ -72,7 +72,7 @@ def watched(patch: pytest.MonkeyPatch) -> list[str]:
     watch(NeuronSpace, "_polish", "polishing")
     watch(Mixture, "choose", "mixture")
     watch(search.Programs, "run", "programs")
-    watch(neurons, "descend", "descents")
+    watch(neurons, "descend_folded", "descents")
     watch(bounder, "find_planes", "planes")
     return entered
 

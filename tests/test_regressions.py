@@ -1,5 +1,7 @@
 """Networks that once got a wrong `unsat`, each found by trying to break the verifier."""
 
+from fractions import Fraction
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from onnx import NodeProto, TensorProto, helper
 from verifications import decide, region, without_onednn
 
 import surebound
+from surebound.bounds import BOUNDS
 from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.root import LayerBounding, fold_network
 from surebound.load.onnx import load_onnx
@@ -278,3 +281,35 @@ def test_a_transform_does_not_mix_large_with_small(monkeypatch: pytest.MonkeyPat
     with without_onednn():
         verdict = decide(network, region(Box(-ends, ends), np.array([-1.0]), 1.0), branching="input", options=options)
     assert verdict.status != "unsat"
+
+
+def far_up_and_back(path: Path) -> tuple[Path, float, float]:
+    """y = gain · [x − 5]₊ by way of 1e135; with the least and the greatest y for x in [6, 7]."""
+    weights = [np.float32(w) for w in (1e35, 1e35, 1e29, 1e36, *[1e-37] * 8, 1e-30)]
+    names = [f"w{i}" for i in range(len(weights))]
+    nodes = [helper.make_node("Sub", ["x", "five"], ["s"]), helper.make_node("Relu", ["s"], ["t0"])]
+    for i, name in enumerate(names):
+        out = "y" if name == names[-1] else "up" if i == 3 else f"t{i + 1}"
+        nodes.append(helper.make_node("MatMul", [f"t{i}", name], [out]))
+        if i == 3:
+            nodes.append(helper.make_node("Relu", ["up"], ["t4"]))
+    constants = {"five": np.float32([[5]]), **{n: w.reshape(1, 1) for n, w in zip(names, weights, strict=True)}}
+    onnx_models.save(path, nodes, (1, 1), constants=constants, output_shape=(1, 1))
+    gain = prod(Fraction(float(w)) for w in weights)
+    return path, float(gain), float(2 * gain)
+
+
+def test_numbers_that_come_back_from_beyond_all_measure(tmp_path: Path) -> None:
+    """Above 1e100 in between: what a coefficient loses by underflow there, 1e135 times as much, is not paid for."""
+    path, least, most = far_up_and_back(tmp_path / "far.onnx")
+    assert 9e-192 < least < most < 3e-191
+    prop = tmp_path / "p.vnnlib"
+    prop.write_text(
+        "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n"
+        f"(assert (>= X_0 6))\n(assert (<= X_0 7))\n(assert (>= Y_0 {least / 1000:e}))\n"
+    )
+    for branching in ("auto", "input", "upb", "fsb"):
+        assert surebound.verify(path, prop, branching=branching, timeout=2).status != "unsat"
+    for method in set(BOUNDS) - {"milp"}:  # which is exact up to a tolerance
+        found = surebound.bounds(path, (np.array([6.0]), np.array([7.0])), method=method)
+        assert found.lower[-1].item() <= least and found.upper[-1].item() >= most, method

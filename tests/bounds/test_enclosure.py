@@ -1,6 +1,7 @@
 """Intervals of every node against rational arithmetic: sums that lose, ends that round, numbers out of hand."""
 
 from fractions import Fraction
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -78,6 +79,16 @@ def test_numbers_out_of_hand_are_unknown() -> None:
         large = enclosed(network, [low], [high])
         assert large.lower[0].item() == -torch.inf
         assert large.upper[0].item() == torch.inf
+
+
+def test_bounds_out_of_hand_are_not_taken_from_elsewhere() -> None:
+    """Whoever found them: an interval keeps to HUGE, or is all numbers."""
+    enclosure = Enclosure(Builder((4,)).build(0), -torch.ones(1, 4).double(), torch.ones(1, 4).double())
+    enclosure.lower[0], enclosure.upper[0] = torch.full((1, 4), -inf).double(), torch.full((1, 4), inf).double()
+    low = torch.tensor([[1e135, -1e135, nan, -1e99]], dtype=torch.float64)
+    enclosure.tighten(0, low, torch.tensor([[2e135, 1.0, 1.0, 1e99]], dtype=torch.float64))
+    assert enclosure.lower[0].tolist() == [[-inf, -inf, -inf, -1e99]]
+    assert enclosure.upper[0].tolist() == [[inf, inf, inf, 1e99]]
 
 
 def test_an_underflow_is_not_zero() -> None:

@@ -376,6 +376,14 @@ def test_stored_slopes_belong_to_the_neurons_that_are_named(tmp_path: Path) -> N
     assert result(tmp_path, proof, of, exact=True).slack == 5 - 2 * 0.25
 
 
+def test_planes_that_a_step_does_not_have_are_no_traceback(tmp_path: Path) -> None:
+    proof = by_splits()
+    last = max(int(name[1 : name.index("/")]) for name in proof.arrays)
+    for step in range(last + 1):
+        proof.arrays[f"s{step}/c0/planes"] = np.zeros(1, dtype=np.int8)
+    assert result(tmp_path, proof).valid  # nothing rests on them
+
+
 def test_chunks_hold_exactly_the_leaves(tmp_path: Path) -> None:
     def chunked(counts: list[int]) -> str:
         proof = by_splits()

@@ -38,10 +38,9 @@ class Enclosure:
     def __init__(self, network: Network, lower: Tensor, upper: Tensor, *, around: Around | None = None) -> None:
         """`network` in float64; lower, upper: (boxes, *input_shape) float64. With `around`, there is a ball in each."""
         self.network, self.around = network, around
-        tame = (lower > -HUGE) & (upper < HUGE)  # as for every other node: see `_append`
-        where = library(lower).where
-        self.lower: list[Tensor] = [where(tame, lower, -inf)]
-        self.upper: list[Tensor] = [where(tame, upper, inf)]
+        self.lower: list[Tensor] = []
+        self.upper: list[Tensor] = []
+        self._append(lower, upper)
         self.errors: dict[int, Tensor] = {}  # node -> E_v, (boxes, *shape)
         self.counts = Counts(network)
 
@@ -67,8 +66,8 @@ class Enclosure:
 
     def tighten(self, node: int, lower: Tensor, upper: Tensor) -> None:
         """Intersect a node's interval with sound bounds. # (boxes, *shape)"""
-        self.lower[node] = _maximum(self.lower[node], lower)
-        self.upper[node] = library(upper).minimum(self.upper[node], upper)
+        low, high = _maximum(self.lower[node], lower), library(upper).minimum(self.upper[node], upper)
+        self.lower[node], self.upper[node] = tame(low, high)
 
     def layer(self, k: int) -> tuple[Tensor, Tensor]:
         """l̂_k, û_k of a ReLU layer, flattened. # (boxes, neurons) each"""
@@ -143,17 +142,24 @@ class Enclosure:
             audit.interval(self, i)
 
     def _append(self, lower: Tensor, upper: Tensor) -> None:
-        """A node's interval. Where numbers grow out of hand nothing is known: infinite bounds make every dual bound
-        that needs them −∞."""
-        tame, where = (lower > -HUGE) & (upper < HUGE), library(lower).where
-        self.lower.append(where(tame, lower, -inf))
-        self.upper.append(where(tame, upper, inf))
+        """A node's interval."""
+        lower, upper = tame(lower, upper)
+        self.lower.append(lower)
+        self.upper.append(upper)
 
     def _centre(self, j: int) -> tuple[Tensor, Tensor, Tensor]:
         lower, upper = self.lower[j], self.upper[j]
         centre = (lower + upper) / 2
         radius = _maximum(upper - centre, centre - lower) * (1.0 + 4 * U)
         return centre, radius, self.magnitude(j)
+
+
+def tame(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """An interval, or nothing known where numbers grow out of hand (or are none), wherever they come from: what a
+    pass may lose by underflow is only paid for up to HUGE, and infinite bounds make every dual bound that needs them
+    −∞."""
+    tame, where = (lower > -HUGE) & (upper < HUGE), library(lower).where
+    return where(tame, lower, -inf), where(tame, upper, inf)
 
 
 def _underflows(magnitude: Tensor) -> bool:

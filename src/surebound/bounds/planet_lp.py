@@ -114,6 +114,10 @@ class System:
 
     def dual_bound(self, cost: Vector, y: Vector) -> float:
         """The module's inequality, rounded downward: the sum's terms, minus what rounding may have done to them."""
+        with np.errstate(all="ignore"):  # NaN and infinity prove nothing
+            return self._dual_bound(cost, y)
+
+    def _dual_bound(self, cost: Vector, y: Vector) -> float:
         useless = ~np.isfinite(y) | ((y > 0) & np.isinf(self.row_lower)) | ((y < 0) & np.isinf(self.row_upper))
         y = np.where(useless, 0.0, y)
         products = y[self.row] * self.value

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from surebound.check.arithmetic import LIMIT, Arithmetic, Array, CheckError, expect
-from surebound.check.bounds import Enclosure, Planes, Way
+from surebound.check.bounds import NONE, Enclosure, Planes, Way
 from surebound.check.file import FLOATS, INT8, INT32, UINT8, Proof
 from surebound.check.network import Network
 from surebound.check.vnnlib import Property, Region
@@ -198,7 +198,7 @@ class Steps:
             found[layer] = Planes(neuron, parts, np.concatenate(height), ar.gamma(len(neuron)) * size + ar.tiny)
         return found
 
-    def batches(self, forest: Forest, rows: int, cuts: bool = False, planes: Any = None) -> Iterator[Leaves]:
+    def batches(self, forest: Forest, rows: int, cuts: bool = False, planes: Any = NONE) -> Iterator[Leaves]:
         """The leaves with what is stored about them, a few at a time."""
         kind, first, none = str(self.step.get("lines")), 0, np.zeros(0, dtype=np.int64)
         expect(kind in LINES, f"its lines are {kind[:40]!r}; expected {', '.join(LINES)}")

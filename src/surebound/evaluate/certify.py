@@ -55,12 +55,12 @@ def certify(
     """Certify the images that have no row yet. See `surebound.certify` for the public form."""
     begin = time.monotonic()
     report = on_progress or (lambda _: None)
-    model = load_model(task.file)
+    sha256, model = task.sha256, load_model(task.file)
     check_fits(model, task.dataset)
     if task.folder is not None:
         _prepare(task, task.folder, model, store, resume=resume)
     setup = CertifySetup(
-        network=PortableNetwork(task.file, model=model, pack=engine.remote, device=task.device),
+        network=PortableNetwork(task.file, sha256=sha256, model=model, pack=engine.remote, device=task.device),
         eps=task.eps,
         settings=task.settings,
         samples=task.samples,

@@ -75,6 +75,11 @@ class Task:
             )
         return file
 
+    @cached_property
+    def sha256(self) -> str:
+        """The fingerprint of the file, as it was when first asked for: all that is said is about that network."""
+        return fingerprint(self.file)
+
     @property
     def folder(self) -> ProofFolder | None:
         """Where the proofs go."""
@@ -89,7 +94,7 @@ class Task:
         """The run as the store keeps it."""
         return Run(
             model=str(self.model),
-            model_sha256=fingerprint(self.file),
+            model_sha256=self.sha256,
             dataset=self.dataset.name,
             data_sha256=_data_sha256(self.dataset),
             shape=tuple(self.dataset.shape),

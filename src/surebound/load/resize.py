@@ -97,7 +97,7 @@ class Axis:
             "floor": lambda: np.floor(x),
             "ceil": lambda: np.ceil(x),
         }[mode]()
-        return np.clip(rounded, 0, self.before - 1).astype(np.int64)
+        return np.asarray(np.clip(rounded, 0, self.before - 1), dtype=np.int64)
 
     def linear(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """How many parts each output has of its two neighbours, and what they are divided by.

@@ -115,6 +115,7 @@ def _resized(path: Path, op: str, opset: int, length: int, scale: float, **attri
         ("Upsample", 9, 3, 1.3, "nearest", "keeps its length"),
         ("Resize", 13, 5, 1.4, "linear", "length in float32"),  # 6.99999988 elements, which float32 takes for 7
         ("Upsample", 9, 5, 1.4, "nearest", "length in float32"),
+        ("Resize", 13, 9, 1.4, "nearest", "float32 cannot tell"),  # position 7 lies at 5.00000009
         ("Resize", 13, 6, 1.2, "nearest", "float32 cannot tell"),  # position 5 lies at 4.9999998
     ],
 )

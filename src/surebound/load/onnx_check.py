@@ -69,6 +69,11 @@ def is_plain(node: "NodeProto", inputs: Sequence[Value | None]) -> bool:
         return False
     names = {attribute.name for attribute in node.attribute}
     if not any(isinstance(x, Data) for x in inputs):
+        if node.op_type == "Cast":  # of float16 weights to float32, which rounds nothing
+            to = [8 if a.i == 11 else 4 for a in node.attribute if a.name == "to" and a.i in (1, 11)]
+            return bool(to) and all(
+                isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.itemsize <= to[0] for x in inputs
+            )
         return node.op_type == "Constant" or (
             node.op_type in ("Flatten", "Identity", "Reshape") and not names - {"axis"}
         )

@@ -37,12 +37,11 @@ def difference(network: Network, row: NDArray[np.float32], theirs: NDArray[Any],
     also by the largest result where that is a sum of inputs with weights. # (inputs,), (copies, outputs)
     """
     x: Any = row.reshape(1, *network.input_shape)
-    longest = max(getattr(node.op, "roundings", 0) for node in network.nodes)
     with np.errstate(all="ignore"):
         precise = to_numpy(flat(network.forward(network.array(x.astype(np.float64)))))[0]
         rough = to_numpy(flat(network.single().forward(network.array(x))))[0]
         scale = np.abs(precise) + np.abs(row).max() + (np.abs(precise).max() if weighted else 0.0)
-        tolerance = (1e-5 + longest * _ROUNDOFF / 8) * scale + 50 * np.abs(rough - precise)
+        tolerance = _share(network) * scale + 50 * np.abs(rough - precise)
         off = np.abs(theirs - precise)
     wrong = np.isfinite(tolerance) & ~(off <= tolerance)
     return float(np.where(wrong, np.nan_to_num(off, nan=np.inf), 0.0).max())
@@ -83,7 +82,6 @@ def compare(
     relative to the outputs, or with `inner` to what activations read, where that is more: at points that were not drawn
     at random, all outputs may happen to cancel.
     """
-    longest = max(getattr(node.op, "roundings", 0) for node in network.nodes)
     samples = network.array(rows.reshape(-1, *network.input_shape))
     with np.errstate(all="ignore"):
         precise, largest = _forward(network, network.array(rows.astype(np.float64)).reshape(samples.shape), deadline)
@@ -97,7 +95,7 @@ def compare(
         )
     with np.errstate(all="ignore"):
         noise, scale = np.abs(rough - precise).max(axis=1), np.abs(precise).max(axis=1)
-        tolerance = (1e-5 + longest * _ROUNDOFF / 8) * (np.maximum(scale, largest) if inner else scale) + 50 * noise
+        tolerance = _share(network) * (np.maximum(scale, largest) if inner else scale) + 50 * noise
         difference = np.abs(theirs - precise).max(axis=1)
     telling = np.isfinite(tolerance)
     wrong = telling & ~(difference <= tolerance)
@@ -108,6 +106,12 @@ def compare(
             f"expected at most {tolerance[worst]:.3g}"
         )
     return bool(telling.any())
+
+
+def _share(network: Network) -> float:
+    """How much of its size a sum may be off in float32."""
+    longest = max(getattr(node.op, "roundings", 0) for node in network.nodes)
+    return 1e-5 + float(longest) * _ROUNDOFF / 8
 
 
 def _forward(network: Network, samples: Tensor, deadline: Deadline) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -191,7 +191,7 @@ def test_plain_networks_need_no_second_look(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(onnx_check, "_Part", None)
     nodes = [_node("Conv", [X, "w"], "c", auto_pad="NOTSET"), _node("Relu", ["c"], "r"), _node("Flatten", ["r"])]
     load_model(_hidden(tmp_path / "net.onnx", nodes, [1, 1, 4, 4], w=np.ones((2, 1, 3, 3), dtype=np.float32)))
-    with pytest.raises(TypeError):
+    with pytest.raises(NetworkError, match="cut out"):
         load_model(_hidden(tmp_path / "net.onnx", [_node("MaxPool", [X], kernel_shape=[2])], [1, 1, 4]))
 
 
@@ -205,7 +205,7 @@ def test_casts_that_round_are_compared_and_others_are_not(tmp_path: Path, monkey
     nodes = [_node("Cast", ["c"], "w", to=TensorProto.FLOAT), _node("Add", [X, "w"])]
     load_model(_hidden(tmp_path / "net.onnx", nodes, [1, 3], c=np.float16([1, 2, 3])))
     for constant in (integers(1, 2, 3), np.array([1.0, 2.0, 3.0])):
-        with pytest.raises(TypeError):
+        with pytest.raises(NetworkError, match="cut out"):
             load_model(_hidden(tmp_path / "net.onnx", nodes, [1, 3], c=constant))
 
 
@@ -229,6 +229,15 @@ def test_a_misreading_of_a_call_of_torch_is_found_behind_a_constant(monkeypatch:
     load_torch(pooled, (1, 6), check=False)
     with pytest.raises(NetworkError, match=r"max_pool1d.*by itself, it differs by"):
         load_torch(pooled, (1, 6))
+
+
+def test_a_misreading_of_a_function_of_torch_is_found_behind_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Of(lambda x: torch.maximum(x[:, :2], x[:, 2:]))
+    load_torch(module, (4,))
+    monkeypatch.setitem(torch_ops.FUNCTIONS, "maximum", torch_ops.FUNCTIONS["minimum"])
+    load_torch(module, (4,), check=False)
+    with pytest.raises(NetworkError, match=r"maximum.*by itself, it differs by"):
+        load_torch(module, (4,))
 
 
 def test_calls_on_float64_and_on_several_tensors_are_compared() -> None:

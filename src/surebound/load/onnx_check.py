@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from surebound.errors import NetworkError, quoted, visible
+from surebound.errors import NetworkError, one_line, quoted, visible
 from surebound.limits import ELEMENTS, Deadline
 from surebound.load.algebra import Algebra, Array, Data, Value
 from surebound.load.ends import begin, end
@@ -93,7 +93,11 @@ def check_each(file: File, steps: Sequence[Step], read: Read, filled: int, deadl
     part: list[Step] = []
     for step in [*needed, None]:
         if part and (step is None or sum(s.elements for s in part) + step.elements > ELEMENTS):
-            _Part(file, part, read, filled, shapes).check(deadline)
+            try:
+                cut_out = _Part(file, part, read, filled, shapes)
+            except (TypeError, ValueError) as error:  # of protobuf, about too many bytes, or of onnx, about a type
+                raise NetworkError(f"the operations of '{file.path}' cannot be cut out: {one_line(error)}") from error
+            cut_out.check(deadline)
             part = []
         part += [] if step is None else [step]
 
@@ -162,7 +166,9 @@ class _Part:
         graph = helper.make_graph(
             nodes, "each", feeds, outputs, [numpy_helper.from_array(v, name) for name, v in constants.items()]
         )
-        model = helper.make_model(graph, opset_imports=file.model.opset_import, ir_version=file.model.ir_version)
+        model = helper.make_model(
+            graph, opset_imports=file.model.opset_import, ir_version=max(file.model.ir_version, 4)
+        )
         self._session = open_session(file, bytes(model.SerializeToString()), plain=True)
 
     def _theirs(self, name: str, x: Data) -> Shape:
@@ -177,7 +183,7 @@ class _Part:
 
     def check(self, deadline: Deadline) -> None:
         rows = [points(sum(prod(x.shape) for x in step.live.values())) for step in self._steps]
-        networks = [self._network(step) for step in self._steps]
+        networks = [self._networks(step) for step in self._steps]
         for point in range(len(rows[0])):
             feeds: dict[str, Array] = {}
             for number, step in enumerate(self._steps):
@@ -194,7 +200,7 @@ class _Part:
                 if not point:
                     self._check_constants(step, theirs)
                 if network is not None:
-                    self._check_point(step, network, rows[number][point], theirs)
+                    self._check_point(step, *network, rows[number][point], theirs)
 
     def _run(self, feeds: dict[str, Array]) -> dict[str, Array]:
         names = [value.name for value in self._session.get_outputs()]
@@ -206,8 +212,8 @@ class _Part:
                 f"{place} cannot be run one by one by onnxruntime: {visible(str(error)[:200])}"
             ) from error
 
-    def _network(self, step: Step) -> Network | None:
-        """What is read from a node alone; None where it has no result that depends on an input.
+    def _networks(self, step: Step) -> tuple[Network, Network] | None:
+        """What is read from a node alone, in float64 and float32; None where it has no result that depends on an input.
 
         A product of two tensors is read from where they come from, if at all.
         """
@@ -217,9 +223,12 @@ class _Part:
         fresh = dict(zip(step.live, own, strict=True))
         inputs = [fresh.get(name, value) for name, value in zip(step.node.input, step.inputs, strict=True)]
         outputs = [y for y in self._read(step.node, inputs, algebra) if isinstance(y, Data)]
-        return algebra.builder.arrays(end(algebra, outputs))
+        network = algebra.builder.arrays(end(algebra, outputs))
+        return network, network.single()
 
-    def _check_point(self, step: Step, network: Network, row: NDArray[np.float32], theirs: dict[str, Array]) -> None:
+    def _check_point(
+        self, step: Step, network: Network, single: Network, row: NDArray[np.float32], theirs: dict[str, Array]
+    ) -> None:
         """Compare the results that depend on inputs, at a point."""
         parts = []
         for name, y in zip(step.node.output, step.outputs, strict=False):
@@ -229,7 +238,7 @@ class _Part:
                     self._refuse(step, f"has the shape {list(found.shape)} and not {list(y.shape)}")
                 copies = self._filled if found.shape != y.shape else 1
                 parts.append(np.broadcast_to(found.reshape(copies, -1), (max(self._filled, 1), prod(y.shape))))
-        worst = difference(network, row, np.concatenate(parts, 1), weighted=step.node.op_type in _WEIGHTED)
+        worst = difference(network, single, row, np.concatenate(parts, 1), weighted=step.node.op_type in _WEIGHTED)
         if worst:
             self._refuse(step, f"differs by {worst:.3g}")
 

@@ -217,6 +217,7 @@ class Interpreter:
             network = self.algebra.builder.arrays(end(self.algebra, [y for y in parts if isinstance(y, Data)]))
         finally:
             self.algebra = kept
+        single = network.single()
         run = copy.deepcopy(self._modules[str(node.target)]).float() if node.op == "call_module" else None
         for row in points(sum(map(prod, shapes))):
             tensors = torch.from_numpy(row.copy()).split([prod(shape) for shape in shapes])
@@ -230,7 +231,7 @@ class Interpreter:
                     f"it returns {[list(y.shape) for y in got]} in torch; expected what was read from it"
                 )
             flat = torch.cat([y.reshape(-1) for y in got]).double().numpy()
-            worst = difference(network, row, flat[None], weighted=is_weighted(_label(node.target), run))
+            worst = difference(network, single, row, flat[None], weighted=is_weighted(_label(node.target), run))
             if worst:
                 raise NetworkError(f"by itself, it differs by {worst:.3g} in torch; expected what was read from it")
 

@@ -30,16 +30,19 @@ def points(inputs: int) -> NDArray[np.float32]:
     return np.concatenate([rng.random(shape), rng.normal(size=shape), far]).astype(np.float32)
 
 
-def difference(network: Network, row: NDArray[np.float32], theirs: NDArray[Any], *, weighted: bool) -> float:
+def difference(
+    network: Network, single: Network, row: NDArray[np.float32], theirs: NDArray[Any], *, weighted: bool
+) -> float:
     """How far the results of a single operation are from its source's at a point, at worst; 0 if float32 explains it.
 
+    `single` is the network in float32.
     Each number is judged by itself and by the size of the inputs, so that large constants beside it do not hide it;
     also by the largest result where that is a sum of inputs with weights. # (inputs,), (copies, outputs)
     """
     x: Any = row.reshape(1, *network.input_shape)
     with np.errstate(all="ignore"):
         precise = to_numpy(flat(network.forward(network.array(x.astype(np.float64)))))[0]
-        rough = to_numpy(flat(network.single().forward(network.array(x))))[0]
+        rough = to_numpy(flat(single.forward(network.array(x))))[0]
         scale = np.abs(precise) + np.abs(row).max() + (np.abs(precise).max() if weighted else 0.0)
         tolerance = _share(network) * scale + 50 * np.abs(rough - precise)
         off = np.abs(theirs - precise)

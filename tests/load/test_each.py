@@ -191,8 +191,9 @@ def test_plain_networks_need_no_second_look(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(onnx_check, "_Part", None)
     nodes = [_node("Conv", [X, "w"], "c", auto_pad="NOTSET"), _node("Relu", ["c"], "r"), _node("Flatten", ["r"])]
     load_model(_hidden(tmp_path / "net.onnx", nodes, [1, 1, 4, 4], w=np.ones((2, 1, 3, 3), dtype=np.float32)))
-    with pytest.raises(NetworkError, match="cut out"):
-        load_model(_hidden(tmp_path / "net.onnx", [_node("MaxPool", [X], kernel_shape=[2])], [1, 1, 4]))
+    for node in (_node("MaxPool", [X], kernel_shape=[2]), _node("Flatten", [X], axis=-1)):
+        with pytest.raises(NetworkError, match="cut out"):
+            load_model(_hidden(tmp_path / "net.onnx", [node], [1, 1, 4]))
 
 
 def test_what_no_output_depends_on_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

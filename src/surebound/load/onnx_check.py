@@ -65,8 +65,8 @@ def is_plain(node: "NodeProto", inputs: Sequence[Value | None]) -> bool:
     depends on the opset, on lengths of axes or on a choice among ways to round. Of nodes of constants, only constants
     themselves, and those that keep the order of numbers.
     """
-    if node.domain not in STANDARD:
-        return False
+    if node.domain not in STANDARD or any(a.name == "axis" and a.i < 0 for a in node.attribute):
+        return False  # axes count from the end since opset 11
     names = {attribute.name for attribute in node.attribute}
     if not any(isinstance(x, Data) for x in inputs):
         if node.op_type == "Cast":  # of float16 weights to float32, which rounds nothing

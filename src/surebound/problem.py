@@ -195,11 +195,17 @@ class Property:
             ("inputs", self.ports.inputs, ports.inputs),
             ("outputs", self.ports.outputs, ports.outputs),
         ):
-            if [port.size for port in declared] != [port.size for port in found]:
+            if len(declared) != len(found) or not all(map(_alike, declared, found)):
                 raise PropertyError(
                     f"{self.source} declares the {kind} {listed(declared)}, but the network has {listed(found)};"
-                    " expected as many, of the same sizes, in the same order"
+                    " expected as many, of the same shapes (or flat ones), in the same order"
                 )
+
+
+def _alike(declared: Port, found: Port) -> bool:
+    """Whether two shapes name the same numbers in the same order: but for axes of length 1, or if one is flat."""
+    long = [[n for n in port.shape if n != 1] for port in (declared, found)]
+    return declared.size == found.size and (long[0] == long[1] or min(map(len, long)) <= 1)
 
 
 def _class_number(label: SupportsIndex) -> int:

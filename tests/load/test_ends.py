@@ -270,6 +270,18 @@ def test_as_many_numbers_are_not_enough(tmp_path: Path) -> None:
     model.check_fits(Property((), 4, 3))
 
 
+def test_shapes_that_differ_in_more_than_axes_of_length_1_do_not_fit(tmp_path: Path) -> None:
+    """X[i, j] of a declared [3, 2] would be another number of a network's [2, 3]."""
+    nodes = [("Flatten", ["x"], ["f"], {}), ("Relu", ["f"], ["y"], {})]
+    model = load_model(save_graph(tmp_path / "net.onnx", nodes, {"x": [1, 2, 3]}, {"y": [1, 6]}))
+    for shape in ((1, 3, 2), (3, 2)):
+        with pytest.raises(PropertyError, match="of the same shapes"):
+            model.check_fits(Property((), 6, 6, ports=Ports((Port("X", shape),), (Port("Y", (6,)),))))
+    for shape in ((1, 2, 3), (2, 3), (2, 1, 3, 1), (6,), (1, 6)):
+        for outputs in ((6,), (2, 3), (3, 2)):
+            model.check_fits(Property((), 6, 6, ports=Ports((Port("X", shape),), (Port("Y", outputs),))))
+
+
 # ---- the command line
 
 

@@ -266,7 +266,12 @@ class Algebra:
         for number, axis in axes.items():
             if axis.after < 1:
                 raise NetworkError(f"axis {number} is resized to {axis.after} elements; expected at least one")
-            if axis.after == axis.before and axis.scale == 1:
+            if axis.after == axis.before and axis.scale != 1:
+                raise UnsupportedOpError(
+                    f"axis {number} is resized by {float(axis.scale):g} and keeps its length, which runtimes take for"
+                    " no change at all; expected a scale of 1"
+                )
+            if axis.scale == 1:
                 continue
             if mode == "nearest":
                 index = axis.nearest(rounding)

@@ -36,6 +36,17 @@ _BROADCAST = frozenset(
     """Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min
     Mod Mul Or PRelu Pow Sub Sum Where Xor""".split()  # noqa: SIM905
 )
+_EXACT = frozenset(  # what rounds nothing, in whatever type
+    """Abs Cast CastLike Concat Constant ConstantOfShape DepthToSpace Dropout Equal Expand Flatten Gather GatherND
+    Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Max Min Neg NonZero Pad ReduceMax ReduceMin Relu
+    Reshape Shape Sign Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where""".split()  # noqa: SIM905
+)
+_WIDE = (
+    "bool",
+    "float16",
+    "bfloat16",
+    *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)),
+)
 _TEXT = 8  # onnx.TensorProto's number
 
 
@@ -144,8 +155,17 @@ def evaluate(node: "NodeProto", attributes: Attributes, arrays: list[Array], ops
         raise UnsupportedOpError("a dropout in training mode is not supported; expected a network for inference")
     if node.op_type == "Cast" and attributes.get("to") == _TEXT:
         raise UnsupportedOpError("a cast to text is not supported")
+    if node.op_type in ("Softmax", "LogSoftmax") and opset < 13:  # the reference has only what they became then
+        raise UnsupportedOpError("a softmax of constants before opset 13 is not supported; expected opset 13 or later")
+    if node.op_type not in _EXACT and any(a.dtype.itemsize < 4 and a.dtype.kind in "fV" for a in arrays):
+        raise UnsupportedOpError(
+            "arithmetic on constants of float16 or less is not supported: runtimes round it in float32; expected a Cast"
+        )
     quick = _quick(node.op_type, attributes, arrays)
-    return [quick] if quick is not None else _by_reference(node, arrays, opset)
+    found = [quick] if quick is not None else _by_reference(node, arrays, opset)
+    if any(a.dtype.name not in _WIDE for a in (*arrays, *found)):
+        raise UnsupportedOpError("constants of less than 8 bits are not supported; expected 8 or more")
+    return found
 
 
 def _check_size(op: str, attributes: Attributes, arrays: list[Array], tally: Tally) -> None:

@@ -21,6 +21,7 @@ from surebound.load.algebra import Algebra, Data, Value
 from surebound.load.ends import begin, end
 from surebound.load.fold import EVALUATED, evaluate
 from surebound.load.onnx_call import Call
+from surebound.load.onnx_check import Step, check_each, is_plain
 from surebound.load.onnx_file import STANDARD, File, array, constants, read_onnx
 from surebound.load.onnx_ops import DOUBLE, FLOAT, FLOATING, HANDLERS, MOVES, SUPPORTED
 from surebound.load.replay import Replay
@@ -44,7 +45,7 @@ def load_onnx(path: str | Path, *, check: bool = True) -> Network:
     if check:
         return load_model(path).network
     file = read_onnx(Path(path))
-    return _read(file, _readings(file, None)[0], Deadline())[0].tensors()
+    return _Reader(file, Deadline()).read(_readings(file, None)[0])[0].tensors()
 
 
 def load_model(path: str | Path, *, inputs: int | None = None, deadline: Deadline = Deadline()) -> Model:
@@ -65,9 +66,12 @@ def read_model(path: str | Path, *, inputs: int | None = None, deadline: Deadlin
         refused: list[NetworkError] = []
         for shapes in _readings(file, inputs):
             try:
-                network, ports = _read(file, shapes, deadline)
+                reader = _Reader(file, deadline)
+                network, ports = reader.read(shapes)
                 original = original or Replay(file)
                 check_agreement(network, original, _RUNTIME, f"'{path}'", deadline=deadline)
+                if reader.steps:
+                    check_each(file, reader.steps, reader.dispatch, reader.filled, deadline)
                 return Model(network, original, str(path), ports, _RUNTIME)
             except NetworkError as error:
                 refused.append(error)
@@ -166,6 +170,12 @@ def _readings(file: File, inputs: int | None) -> list[list[Shape]]:
     return sorted(readings, key=lambda found: size(found[0]) != inputs)  # stable: without `inputs`, the order stays
 
 
+def _batch(file: File) -> int:
+    """The first dimension that a file fixes for its first input."""
+    dims = file.inputs[0].type.tensor_type.shape.dim
+    return max(dims[0].dim_value, 1) if dims else 1
+
+
 def _input_shape(file: File, value: "ValueInfoProto") -> Shape:
     """The full shape of an input, with a batch of 1 where its size is left open."""
     place, tensor = f"the input {quoted(value.name)} of '{file.path}'", value.type.tensor_type
@@ -189,11 +199,6 @@ def _input_shape(file: File, value: "ValueInfoProto") -> Shape:
 # ---- the graph
 
 
-def _read(file: File, shapes: Sequence[Shape], deadline: Deadline) -> tuple[Network, Ports]:
-    """The network of a file, and its inputs and outputs by name, for inputs of full shapes."""
-    return _Reader(file, deadline).read(shapes)
-
-
 class _Reader:
     """Walks the graph once; every tensor is a `Data` or a constant."""
 
@@ -201,11 +206,17 @@ class _Reader:
         self._graph, self._opset, self._path = file.model.graph, file.opset, file.path
         self._file, self._deadline = file, deadline
         self._values: dict[str, Value] = {}
+        self._double: set[str] = set()  # what depends on the input and is of float64
+        self.filled = 1  # rows of a batch of fixed size that is read as one of them, with which it is filled
+        self.steps: list[Step] = []  # what is to be compared by itself
 
     def read(self, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
         """The network, for inputs of full shapes."""
         algebra, inputs = begin(shapes)
         builder = algebra.builder
+        if shapes[0][:1] == (1,):
+            self.filled = _batch(self._file)
+        self._double.update(v.name for v in self._file.inputs if v.type.tensor_type.elem_type == DOUBLE)
         self._read_weights(builder.tally)
         sources, results = ([value.name for value in ends] for ends in (self._file.inputs, self._file.outputs))
         self._values.update(zip(sources, inputs, strict=True))
@@ -243,7 +254,7 @@ class _Reader:
         inputs = [self._values[name] if name else None for name in node.input]
         try:
             with np.errstate(all="ignore"):  # NaN and infinity are refused where they are used
-                return self._dispatch(node, inputs, algebra)
+                outputs = self.dispatch(node, inputs, algebra)
         except UnsupportedOpError as error:
             raise UnsupportedOpError(f"{place}: {error}") from error
         except NetworkError as error:
@@ -252,8 +263,15 @@ class _Reader:
             if is_out_of_memory(error):
                 raise ResourceError(f"{place} needs more memory than there is; expected a smaller network") from error
             raise NetworkError(f"{place} is malformed ({type(error).__name__}: {one_line(error)})") from error
+        double = not self._double.isdisjoint(node.input)
+        if self.filled > 1 or not is_plain(node, inputs):
+            self.steps.append(Step(node, inputs, outputs, double))
+        if any(a.i == DOUBLE for a in node.attribute if a.name == "to") if node.op_type == "Cast" else double:
+            self._double.update(node.output)
+        return outputs
 
-    def _dispatch(self, node: "NodeProto", inputs: list[Value | None], algebra: Algebra) -> Sequence[Value]:
+    def dispatch(self, node: "NodeProto", inputs: list[Value | None], algebra: Algebra) -> Sequence[Value]:
+        """What a node is read as."""
         attributes = _attributes(node)
         known = [v for v in inputs if not isinstance(v, Data)]
         tally = algebra.builder.tally
@@ -261,8 +279,12 @@ class _Reader:
             return evaluate(node, attributes, [c for c in known if c is not None], self._opset, tally)
         if not _supported(node):
             raise UnsupportedOpError(f"this operation is not supported; expected one of {', '.join(SUPPORTED)}")
+        if self.filled > 1 and node.op_type in ("Shape", "Size"):
+            raise UnsupportedOpError(
+                f"it reads the size of a batch of {self.filled}; expected a batch of 1, or of any size"
+            )
         if node.op_type not in MOVES:
-            return [HANDLERS[node.op_type](Call(algebra, inputs, attributes, self._opset))]
+            return [HANDLERS[node.op_type](Call(node.op_type, algebra, inputs, attributes, self._opset))]
         first, *others = inputs
         arrays = [v for v in others if v is not None and not isinstance(v, Data)]
         if not isinstance(first, Data) or any(isinstance(v, Data) for v in others):

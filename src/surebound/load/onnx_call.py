@@ -12,8 +12,9 @@ from surebound.network.op import Shape
 
 @dataclass(frozen=True)
 class Call:
-    """One node: its inputs (None where an optional one is left out) and attributes."""
+    """One node of some kind: its inputs (None where an optional one is left out) and attributes."""
 
+    kind: str
     algebra: Algebra
     inputs: list[Value | None]
     attributes: dict[str, Any]
@@ -78,10 +79,17 @@ def window(call: Call, kernel: Shape | None = None) -> Window:
     mode = a.get("auto_pad", b"NOTSET").decode()
     pads = list(zip(flat[:axes], flat[axes:], strict=True))
     if mode in ("SAME_UPPER", "SAME_LOWER"):
+        pool = call.kind.endswith("Pool")
         missing = [
-            max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+            (-(-n // s) - 1) * s + d * (k - 1) + 1 - n
             for n, k, s, d in zip(lengths, kernel, stride, dilation, strict=True)
         ]
+        if (pool and (max(dilation) > 1 or a.get("ceil_mode", 0))) or min(missing) < -1:  # of -1, nobody takes half
+            raise UnsupportedOpError(
+                f"auto_pad {mode} with dilations or ceil_mode, or with steps beyond the kernel, is read differently by"
+                " runtimes; expected pads"
+            )
+        missing = [max(m, 0) for m in missing]
         pads = [(m // 2, m - m // 2) if mode == "SAME_UPPER" else (m - m // 2, m // 2) for m in missing]
     elif mode == "VALID":
         pads = [(0, 0)] * axes

@@ -46,7 +46,7 @@ def _resize(call: Call) -> Value:
     for axis, number in zip(axes, given.reshape(-1).tolist(), strict=True):
         before = call.x.shape[axis]
         scale = Fraction(number, before) if given is sizes else Fraction(number)
-        after = floor(before * scale)
+        after = int(number) if given is sizes else _length(before, scale)
         changed[axis] = Axis(before=before, after=after, scale=scale, coordinates=coordinates)
     rounding = a.get("nearest_mode", b"round_prefer_floor").decode()
     return call.algebra.resize(call.x, changed, a.get("mode", b"nearest").decode(), rounding)
@@ -56,11 +56,28 @@ def _upsample(call: Call) -> Value:
     listed = call.optional(1) if call.given(1) else np.asarray(call.attributes.get("scales", ()))
     if listed is None or listed.size != len(call.x.shape):
         raise NetworkError(f"scales for {0 if listed is None else listed.size} axes; expected {len(call.x.shape)}")
+    mode = call.attributes.get("mode", b"nearest").decode()
+    scales = [Fraction(scale) for scale in listed.reshape(-1).tolist()]
+    if mode == "nearest" and any(scale < 1 for scale in scales):  # for which the standard has no formula
+        raise UnsupportedOpError(
+            "a resize of opset 10 to fewer elements, by the nearest one, is not supported; expected opset 11 or later"
+        )
     changed = {
-        axis: Axis(before=n, after=floor(n * scale), scale=scale, coordinates="asymmetric")
-        for axis, (n, scale) in enumerate(zip(call.x.shape, map(Fraction, listed.reshape(-1).tolist()), strict=True))
+        axis: Axis(before=n, after=_length(n, scale), scale=scale, coordinates="asymmetric")
+        for axis, (n, scale) in enumerate(zip(call.x.shape, scales, strict=True))
     }
-    return call.algebra.resize(call.x, changed, call.attributes.get("mode", b"nearest").decode(), "floor")
+    return call.algebra.resize(call.x, changed, mode, "floor")
+
+
+def _length(before: int, scale: Fraction) -> int:
+    """How many elements an axis has after it was resized."""
+    after = floor(before * scale)
+    if floor(np.float32(before) * np.float32(float(scale))) != after:
+        raise UnsupportedOpError(
+            f"an axis of {before} that is resized by {float(scale):.9g} has another length in float32;"
+            " expected sizes, or a scale that float32 holds"
+        )
+    return after
 
 
 IMAGE_HANDLERS: dict[str, Handler] = {

@@ -23,19 +23,8 @@ class Replay:
     """The file as a function of float32 rows. # (n, inputs) -> (n, outputs)"""
 
     def __init__(self, file: File) -> None:
-        import onnxruntime as ort
-
         self.path = file.path
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        folder = str(self.path.resolve().parent)
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        try:
-            self._session: Any = ort.InferenceSession(_with_open_batch(file), options, **_CPU)
-        except Exception as error:  # onnxruntime's errors have no common base
-            raise NetworkError(f"'{self.path}' cannot be run by onnxruntime: {_first_line(error)}") from error
+        self._session = open_session(file, _with_open_batch(file))
         self._inputs = [_Feed(value) for value in self._session.get_inputs()]
         self._outputs = [value.name for value in file.outputs]
         if [feed.name for feed in self._inputs] != [value.name for value in file.inputs]:
@@ -94,6 +83,24 @@ class Replay:
             return [np.asarray(y) for y in self._session.run(self._outputs, feeds)]
         except Exception as error:  # onnxruntime's errors have no common base
             raise NetworkError(f"'{self.path}' cannot be run by onnxruntime: {_first_line(error)}") from error
+
+
+def open_session(file: File, content: bytes, *, plain: bool = False) -> Any:
+    """A session of onnxruntime for a model that has a file's weights, `plain` if each node is to run as it stands."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    if plain:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    folder = str(file.path.resolve().parent)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    try:
+        return ort.InferenceSession(content, options, **_CPU)
+    except Exception as error:  # onnxruntime's errors have no common base
+        raise NetworkError(f"'{file.path}' cannot be run by onnxruntime: {_first_line(error)}") from error
 
 
 class _Feed:

@@ -18,6 +18,7 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 _PARTS = 2**53  # up to here float64 holds every whole number
 _WHOLE = 2**61  # and int64, also of its double
+_NEAR = 2**18  # a runtime computes positions in float32: how much finer than one they have to be known, relatively
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Axis:
     after: int
     scale: Fraction
     coordinates: str = "half_pixel"
+    inverse: bool = False  # whether the runtime multiplies by 1 / scale, rounded, where others divide by the scale
 
     def positions(self) -> tuple[NDArray[Any], int]:
         """Where each output lies among the inputs, as ONNX defines it: numerators # (after,) and their denominator."""
@@ -51,7 +53,10 @@ class Axis:
         )
 
     def nearest(self, mode: str) -> NDArray[np.int64]:
-        """The element that each output is. # (after,)"""
+        """The element that each output is. # (after,)
+
+        Refuses positions that float32, in which runtimes compute them, may take for those of another element.
+        """
         x, whole = self.positions()
         if mode not in NEAREST:
             raise UnsupportedOpError(f"rounding by '{mode}' is not supported; expected one of {', '.join(NEAREST)}")
@@ -60,6 +65,37 @@ class Axis:
             "round_prefer_ceil": lambda: (2 * x + whole) // (2 * whole),
             "floor": lambda: x // whole,
             "ceil": lambda: -(-x // whole),
+        }[mode]()
+        chosen = np.asarray(np.clip(rounded, 0, self.before - 1), dtype=np.int64)
+        # between two elements: at whole numbers, or halfway
+        away = np.mod(2 * x + whole if mode.startswith("round") else 2 * x, 2 * whole)
+        away = np.minimum(away, 2 * whole - away)
+        near = (away > 0) & (away * _NEAR <= 2 * (np.abs(x) + whole))
+        if near.any() or bool((self._in_float32(mode) != chosen).any()):
+            raise UnsupportedOpError(
+                f"an axis of {self.before} is resized to {self.after} by the nearest element, where float32 cannot tell"
+                " which of two is nearest; expected other lengths, or a scale that float32 holds"
+            )
+        return chosen
+
+    def _in_float32(self, mode: str) -> NDArray[np.int64]:
+        """The elements as a runtime finds them. # (after,)"""
+        half = np.float32(0.5)
+        k = np.arange(self.after, dtype=np.float32)
+        scale = np.float32(float(1 / self.scale if self.inverse else self.scale))
+        if self.coordinates == "align_corners":
+            x = k * np.float32(self.before - 1) / np.float32(max(self.after - 1, 1))
+        elif self.coordinates == "asymmetric":
+            x = k * scale if self.inverse else k / scale
+        elif self.coordinates == "pytorch_half_pixel" and self.after == 1:
+            x = 0 * k
+        else:
+            x = (k + half) / scale - half
+        rounded = {
+            "round_prefer_floor": lambda: np.ceil(x - half),
+            "round_prefer_ceil": lambda: np.floor(x + half),
+            "floor": lambda: np.floor(x),
+            "ceil": lambda: np.ceil(x),
         }[mode]()
         return np.asarray(np.clip(rounded, 0, self.before - 1), dtype=np.int64)
 

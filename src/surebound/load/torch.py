@@ -18,10 +18,11 @@ from torch import Tensor, fx, nn
 from surebound.errors import NetworkError, UnsupportedOpError, UsageError
 from surebound.load.algebra import Algebra, Data
 from surebound.load.ends import begin, end
+from surebound.load.torch_check import is_plain, is_weighted
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Values, shape_of
 from surebound.load.torch_trace import expect_module, trace
-from surebound.network.agreement import check_agreement
+from surebound.network.agreement import check_agreement, difference, points
 from surebound.network.graph import Network
 from surebound.network.model import Model, Replay
 from surebound.network.op import Shape
@@ -46,17 +47,17 @@ def load_torch(module: nn.Module, input_shape: InputShape, *, check: bool = True
 def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = True) -> Model:
     """A module's network, together with a copy of the module in evaluation mode."""
     expect_module(module)
-    network, ports = _read(module, _shapes(input_shape))
+    network, ports = _read(module, _shapes(input_shape), check=check)
     replay, name = replay_module(module, input_shape), type(module).__name__
     if check:
         check_agreement(network, replay, "torch", f"module {name}")
     return Model(network, replay, name, ports, "torch" if check else "")
 
 
-def _read(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Network, Ports]:
+def _read(module: nn.Module, shapes: Sequence[Shape], *, check: bool) -> tuple[Network, Ports]:
     frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     traced = trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)
-    return Interpreter(traced, shapes, type(module).__name__).read()
+    return Interpreter(traced, shapes, type(module).__name__, check=check).read()
 
 
 def _shapes(input_shape: InputShape) -> list[Shape]:
@@ -97,7 +98,8 @@ def _outputs(module: nn.Module, inputs: Sequence[Tensor], shapes: Sequence[Shape
 class Interpreter:
     """Walks the trace once; every value is a `Data`, a tensor of constants, or plain Python.
 
-    `modules` and `functions` are what is done with calls beside, or instead of, what the tables say.
+    `modules` and `functions` are what is done with calls beside, or instead of, what the tables say. With `check`, what
+    is read from a call is compared with torch by itself, unless `is_plain`.
     """
 
     def __init__(
@@ -108,8 +110,9 @@ class Interpreter:
         *,
         modules: Mapping[type[nn.Module], Callable[[Algebra, Any, Data], Data]] = {},
         functions: Mapping[str, Callable[..., Any]] = {},
+        check: bool = False,
     ) -> None:
-        self._traced, self._name = traced, name
+        self._traced, self._name, self._check = traced, name, check
         self._modules = dict(traced.named_modules())
         self._handlers = {**MODULES, **modules}
         self._functions, self._methods = {**FUNCTIONS, **functions}, {**METHODS, **functions}
@@ -157,7 +160,10 @@ class Interpreter:
         place = f"node '{node.name}' ({kind}) of module {self._name}"
         args, kwargs = self._resolve(list(node.args)), self._resolve(dict(node.kwargs))
         try:
-            return self._call(node, args, kwargs)
+            found = self._call(node, args, kwargs)
+            if self._check and not is_plain(_label(node.target), self._modules.get(str(node.target)), args, kwargs):
+                self._check_alone(node, args, kwargs, found)
+            return found
         except UnsupportedOpError as error:
             raise UnsupportedOpError(f"{place}: {error}") from error
         except NetworkError as error:
@@ -195,17 +201,55 @@ class Interpreter:
             raise UnsupportedOpError(f"this call is not supported; expected one of {known}")
         return handler(self.algebra, *args, **kwargs)
 
+    def _check_alone(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any], found: Any) -> None:
+        """Compare what was read from a call with torch, for inputs of its own, whatever they are in the module."""
+        results = [y for y in (found if isinstance(found, list | tuple) else [found]) if isinstance(y, Data)]
+        live: dict[Data, Any] = {}
+        fx.node.map_aggregate((args, kwargs), lambda v: live.setdefault(v, v) if isinstance(v, Data) else v)
+        if not results or not live:
+            return
+        shapes, kept = [x.shape for x in live], self.algebra
+        self.algebra, fresh = begin(shapes)
+        own: dict[Any, Any] = dict(zip(live, fresh, strict=True))
+        try:
+            again = self._call(node, *_replaced(args, kwargs, own))
+            parts = again if isinstance(again, list | tuple) else [again]
+            network = self.algebra.builder.arrays(end(self.algebra, [y for y in parts if isinstance(y, Data)]))
+        finally:
+            self.algebra = kept
+        single = network.single()
+        run = copy.deepcopy(self._modules[str(node.target)]).float() if node.op == "call_module" else None
+        for row in points(sum(map(prod, shapes))):
+            tensors = torch.from_numpy(row.copy()).split([prod(shape) for shape in shapes])
+            own = {x: t.reshape(x.shape).clone() for x, t in zip(live, tensors, strict=True)}
+            given, named = _replaced(args, kwargs, own)
+            with torch.no_grad():
+                theirs = run(*given, **named) if run is not None else _plain(node, given, named)
+            got = [y for y in (theirs if isinstance(theirs, list | tuple) else [theirs]) if isinstance(y, Tensor)]
+            if [tuple(y.shape) for y in got] != [y.shape for y in results]:
+                raise NetworkError(
+                    f"it returns {[list(y.shape) for y in got]} in torch; expected what was read from it"
+                )
+            flat = torch.cat([y.reshape(-1) for y in got]).double().numpy()
+            worst = difference(network, single, row, flat[None], weighted=is_weighted(_label(node.target), run))
+            if worst:
+                raise NetworkError(f"by itself, it differs by {worst:.3g} in torch; expected what was read from it")
+
     def _move(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The call run on the positions of its first argument."""
         x: Data = args[0]
         if _has_data(args[1:]) or _has_data(kwargs):
             raise UnsupportedOpError("what to move depends on the network's input; expected constants")
+        if any(isinstance(value, torch.dtype) for value in (*args[1:], *kwargs.values())):
+            raise UnsupportedOpError("a view as another type is not supported; expected a shape")
         positions = torch.arange(prod(x.shape), device="cpu").reshape(x.shape)
         moved = _plain(node, [positions, *args[1:]], kwargs)
         return self._wrap(x, moved)
 
     def _wrap(self, x: Data, moved: Any) -> Any:
         if isinstance(moved, Tensor):
+            if moved.dtype != torch.int64 or (moved.numel() and not 0 <= moved.min() <= moved.max() < prod(x.shape)):
+                raise UnsupportedOpError("this call does more than to move numbers; expected one that only does that")
             return self.algebra.move(x, lambda _: moved.numpy())
         return type(moved)(self._wrap(x, m) for m in moved)
 
@@ -215,6 +259,17 @@ def _plain(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(node.target, str):
         return getattr(args[0], node.target)(*args[1:], **kwargs)
     return node.target(*args, **kwargs)
+
+
+def _replaced(args: list[Any], kwargs: dict[str, Any], own: dict[Any, Any]) -> Any:
+    """Arguments with others in the place of tensors of the network, and constants of float32."""
+
+    def change(v: Any) -> Any:
+        if isinstance(v, Data):
+            return own[v]
+        return v.float() if isinstance(v, Tensor) and v.is_floating_point() else v
+
+    return fx.node.map_aggregate(args, change), fx.node.map_aggregate(kwargs, change)
 
 
 def _label(target: Any) -> str:

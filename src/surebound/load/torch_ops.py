@@ -267,8 +267,9 @@ def interpolate(
     else:  # which place is nearest shows whether a number was rounded, and torch does not
         scales = tuple(Fraction(float(s if mode == "nearest" else np.float32(s))) for s in factors)
     coordinates = "align_corners" if align_corners else "half_pixel"
+    nearest = mode == "nearest"
     changed = {
-        axis: Axis(before=m, after=n, scale=s, coordinates="asymmetric" if mode == "nearest" else coordinates)
+        axis: Axis(before=m, after=n, scale=s, coordinates="asymmetric" if nearest else coordinates, inverse=nearest)
         for axis, (m, n, s) in enumerate(zip(lengths, after, scales, strict=True), start=2)
     }
     return a.resize(input, changed, kinds[mode], "floor")

@@ -22,6 +22,34 @@ _FAR = (30.0, 1000.0)  # sizes of points where clips and thresholds show that th
 _LARGE = 2**20  # elements of all tensors, from which points are computed one by one: convolutions copy what they read
 
 
+def points(inputs: int) -> NDArray[np.float32]:
+    """Points of several sizes, the same on every call. # (points, inputs)"""
+    rng = np.random.default_rng(0)
+    shape = (2, inputs)
+    far = rng.normal(size=(len(_FAR), inputs)) * np.array(_FAR)[:, None]
+    return np.concatenate([rng.random(shape), rng.normal(size=shape), far]).astype(np.float32)
+
+
+def difference(
+    network: Network, single: Network, row: NDArray[np.float32], theirs: NDArray[Any], *, weighted: bool
+) -> float:
+    """How far the results of a single operation are from its source's at a point, at worst; 0 if float32 explains it.
+
+    `single` is the network in float32.
+    Each number is judged by itself and by the size of the inputs, so that large constants beside it do not hide it;
+    also by the largest result where that is a sum of inputs with weights. # (inputs,), (copies, outputs)
+    """
+    x: Any = row.reshape(1, *network.input_shape)
+    with np.errstate(all="ignore"):
+        precise = to_numpy(flat(network.forward(network.array(x.astype(np.float64)))))[0]
+        rough = to_numpy(flat(single.forward(network.array(x))))[0]
+        scale = np.abs(precise) + np.abs(row).max() + (np.abs(precise).max() if weighted else 0.0)
+        tolerance = _share(network) * scale + 50 * np.abs(rough - precise)
+        off = np.abs(theirs - precise)
+    wrong = np.isfinite(tolerance) & ~(off <= tolerance)
+    return float(np.where(wrong, np.nan_to_num(off, nan=np.inf), 0.0).max())
+
+
 def check_agreement(
     network: Network,
     source: Callable[[NDArray[np.float32]], NDArray[Any]],
@@ -35,11 +63,7 @@ def check_agreement(
     Raises `NetworkError` if they differ by more than float32 arithmetic explains, or if float32 overflows at all of
     them.
     """
-    rng = np.random.default_rng(0)
-    shape = (2, network.inputs)
-    far = rng.normal(size=(len(_FAR), network.inputs)) * np.array(_FAR)[:, None]
-    rows = np.concatenate([rng.random(shape), rng.normal(size=shape), far]).astype(np.float32)
-    if not compare(network, rows, source, runtime, name, deadline=deadline):
+    if not compare(network, points(network.inputs), source, runtime, name, deadline=deadline):
         raise NetworkError(f"{name} overflows float32 at every test point; expected finite results")
 
 
@@ -61,7 +85,6 @@ def compare(
     relative to the outputs, or with `inner` to what activations read, where that is more: at points that were not drawn
     at random, all outputs may happen to cancel.
     """
-    longest = max(getattr(node.op, "roundings", 0) for node in network.nodes)
     samples = network.array(rows.reshape(-1, *network.input_shape))
     with np.errstate(all="ignore"):
         precise, largest = _forward(network, network.array(rows.astype(np.float64)).reshape(samples.shape), deadline)
@@ -75,7 +98,7 @@ def compare(
         )
     with np.errstate(all="ignore"):
         noise, scale = np.abs(rough - precise).max(axis=1), np.abs(precise).max(axis=1)
-        tolerance = (1e-5 + longest * _ROUNDOFF / 8) * (np.maximum(scale, largest) if inner else scale) + 50 * noise
+        tolerance = _share(network) * (np.maximum(scale, largest) if inner else scale) + 50 * noise
         difference = np.abs(theirs - precise).max(axis=1)
     telling = np.isfinite(tolerance)
     wrong = telling & ~(difference <= tolerance)
@@ -86,6 +109,12 @@ def compare(
             f"expected at most {tolerance[worst]:.3g}"
         )
     return bool(telling.any())
+
+
+def _share(network: Network) -> float:
+    """How much of its size a sum may be off in float32."""
+    longest = max(getattr(node.op, "roundings", 0) for node in network.nodes)
+    return 1e-5 + float(longest) * _ROUNDOFF / 8
 
 
 def _forward(network: Network, samples: Tensor, deadline: Deadline) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -15,11 +15,11 @@ from surebound.problem import Counterexample
 from surebound.verify.clock import OutOfTime
 from surebound.verify.crew import Crew
 from surebound.verify.dealer import Dealer
-from surebound.verify.pieces import Answer, Ledger, Piece, Seen, Sharing
+from surebound.verify.pieces import Answer, Ledger, Piece, Seen, Sharing, Step
 from surebound.verify.record import InputSink
 from surebound.verify.strategy import Strategy
 from surebound.verify.tree import Tree
-from surebound.work import Done
+from surebound.work import Done, Said
 from surebound.work.processes import Processes
 from surebound.work.task import Ended, Lost, News, Word
 
@@ -127,6 +127,24 @@ def test_a_counterexample_ends_the_search_at_once() -> None:
     seen = Seen(np.array([0.5]), 0)
     Dealer(tree, Scripted(space, says=seen), lambda told: found if told is seen else None).grow()
     assert tree.found is found and not tree.proved and tree.open > 0
+
+
+@pytest.mark.parametrize("end", ["time", "counterexample"])
+def test_what_was_bounded_of_pieces_counts_where_the_search_ends(end: str) -> None:
+    """Nobody waits for the end of a piece then, but it has said how far it was."""
+    space, found = Intervals(DEPTH), Counterexample(np.zeros(1), np.zeros(1))
+    tree = begun(space)
+    dealer, piece = dealt(tree, space)
+    before = tree.subproblems
+    dealer.hear(Said(piece, Step(7, 3)))
+    if end == "time":
+        tree.clock.deadline = 0.0
+        with pytest.raises(OutOfTime):
+            dealer.grow()
+    else:
+        tree.found = found
+        dealer.grow()
+    assert tree.subproblems == before + 7 and not tree.proved
 
 
 def dealt(tree: Tree, space: Intervals) -> tuple[Dealer, Piece]:

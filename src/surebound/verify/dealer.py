@@ -9,6 +9,7 @@ dealt again. The tree is proved when nothing is in the queue, nothing on the boo
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -49,7 +50,7 @@ class Dealer:
     def grow(self, pause: Pause | None = None) -> str | None:
         """As `Tree.grow` does: until nothing is open, or a counterexample is found, or `pause` gives a reason."""
         tree, begin, before = self._tree, time.monotonic(), self._tree.seconds
-        with tree.clock.phase("workers"):
+        with tree.clock.phase("workers"), self._counted():
             while tree.open and tree.found is None:
                 self._deal()
                 tree.clock.check()
@@ -61,6 +62,17 @@ class Dealer:
                 if pause is not None and tree.open and tree.found is None and (reason := pause(tree)) is not None:
                     return reason
         return None
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count what was bounded of pieces whose end nobody waits for, since the search has ended."""
+        try:
+            yield
+        except OutOfTime:
+            self._tree.subproblems = self.subproblems
+            raise
+        if self._tree.found is not None:
+            self._tree.subproblems = self.subproblems
 
     def recall(self) -> None:
         """Have all pieces end, and take what is left of them into the tree."""
@@ -97,6 +109,7 @@ class Dealer:
         self._steps.pop(answer.number, None)
         self._asked.discard(answer.number)
         if answer.late:
+            tree.subproblems += answer.subproblems
             raise OutOfTime
         nodes = self._ledger.back(answer)
         if nodes is None:

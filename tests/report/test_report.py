@@ -235,6 +235,19 @@ def test_runs_of_one_name_are_told_apart_by_their_options(tmp_path: Path) -> Non
     assert text.count("ε = 2/255, run 2 of other.sqlite") == 3
 
 
+def test_a_sweep_is_reported_with_the_results_beside_each_network(tmp_path: Path) -> None:
+    for method, share in (("colt", ROWS), ("ibp-r", ROWS[:5])):
+        folder = write_training(tmp_path / "sweep" / method / "seed-0")
+        write_store(folder / "certify.sqlite", [(make_run(model=f"sweep/{method}/seed-0"), share)])
+    (tmp_path / "sweep" / "other").mkdir()
+    write_store(tmp_path / "sweep" / "other" / "r.sqlite")  # beside no network
+    text = Page(make_page(tmp_path / "sweep")).text
+    assert "2 runs, 13 results" in text and "2 training folders" in text
+    for method in ("colt", "ibp-r"):
+        assert f"{method}/seed-0, digits, ε = 2/255" in text.replace("\u00a0", " ")
+        assert f"number 1 of {method}/seed-0/certify.sqlite" in text
+
+
 def test_what_was_done_in_python_can_be_repeated(tmp_path: Path) -> None:
     options = {"timeout": 2.5, "branching": "upb", "early_stop": False, "radius_search": True, "seed": 3}
     run = make_run(command="", model="my runs/model.onnx", images=(0, 5), options=options)

@@ -10,7 +10,9 @@ from surebound.errors import visible
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "source", metavar="STORE_OR_DIR", help="a store of results, a training folder, or a folder with some of both"
+        "source",
+        metavar="STORE_OR_DIR",
+        help="a store of results, a training folder, or a folder with some of both, in it or below",
     )
     parser.add_argument(
         "-o",

@@ -10,7 +10,7 @@ from surebound.evaluate.store import Run
 from surebound.report.markup import Markup, element, join
 from surebound.report.numbers import ranges
 from surebound.report.pieces import facts, fold
-from surebound.report.results import Material, Result, Training
+from surebound.report.results import Material, Result, Training, short_names
 from surebound.report.runs import run_titles
 
 _OPEN, _PRINTED = 2, 8  # entries, up to which they are shown at once, and are on paper in any case
@@ -19,9 +19,10 @@ _OPEN, _PRINTED = 2, 8  # entries, up to which they are shown at once, and are o
 def repeat_section(material: Material) -> Markup:
     """All commands and hashes."""
     parts: list[object] = []
+    stores = short_names(map(str, material.stores))
     if material.stores:
         names = [
-            (store.name, element("span", digest, class_="hash") if digest else "still open for writing: no hash yet")
+            (stores[str(store)], _hash(digest) if digest else "still open for writing: no hash yet")
             for store, digest in material.stores.items()
         ]
         parts += [element("h3", "Stores"), element("p", "SHA-256 of the files read:", class_="note"), facts(names)]
@@ -31,7 +32,7 @@ def repeat_section(material: Material) -> Markup:
         parts.append(element("h3", "Runs"))
         named = zip(material.results, run_titles(material.results), strict=True)
         parts += [
-            _run(f"Run {k}: {title}", result, open_=count <= _OPEN, style=style)
+            _run(f"Run {k}: {title}", result, stores[str(result.store)], open_=count <= _OPEN, style=style)
             for k, (result, title) in enumerate(named, start=1)
         ]
     if material.trainings:
@@ -40,7 +41,7 @@ def repeat_section(material: Material) -> Markup:
     return join(parts)
 
 
-def _run(title: str, result: Result, *, open_: bool, style: str | None) -> Markup:
+def _run(title: str, result: Result, store: str, *, open_: bool, style: str | None) -> Markup:
     run = result.run
     details: list[tuple[str, object]] = [
         ("Model", run.model),
@@ -53,7 +54,7 @@ def _run(title: str, result: Result, *, open_: bool, style: str | None) -> Marku
         ("Started", run.started or "not recorded"),
         ("surebound", run.version or "not recorded"),
         ("Machine", run.machine or "not recorded"),
-        ("Run", f"number {result.number} of {result.store.name}"),
+        ("Run", f"number {result.number} of {store}"),
         ("SHA-256 of what its rows depend on", _hash(run.key)),
     ]
     heading = element("h4", title)

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from surebound.config import read_toml
@@ -56,7 +56,7 @@ class Material:
 
 
 def gather(path: str | Path) -> Material:
-    """Read a store, or all stores directly in a folder and all training folders in and below it."""
+    """Read a store, or of a folder the training folders in and below it, and all stores in it and in these."""
     target = Path(path)
     if not target.exists():
         raise MissingFileError(
@@ -64,8 +64,9 @@ def gather(path: str | Path) -> Material:
         )
     folders: list[Path] = []
     if target.is_dir():
-        stores = sorted(p for p in target.glob("*.sqlite") if p.is_file())
         folders = training_folders(target)
+        places = [target, *(folder for folder in folders if folder != target)]
+        stores = [file for place in places for file in sorted(place.glob("*.sqlite")) if file.is_file()]
         if not stores and not folders:
             raise UsageError(f"'{target}' holds no results; expected a store (*.sqlite) or training folders")
     else:
@@ -80,6 +81,23 @@ def gather(path: str | Path) -> Material:
         results=results,
         trainings=[read_training(folder, target) for folder in folders],
     )
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """The last part of each path, with as many parts before it as tell it from the others.
+
+    >>> short_names(["runs/colt/seed-0", "runs/ibp-r/seed-0", "net.onnx"])
+    {'runs/colt/seed-0': 'colt/seed-0', 'runs/ibp-r/seed-0': 'ibp-r/seed-0', 'net.onnx': 'net.onnx'}
+    """
+    parts = {path: PurePath(path).parts for path in paths}
+    names = {}
+    for path, own in parts.items():
+        others = [other for other in parts.values() if other != own]
+        length = 2 if own[-1:] == ("model.onnx",) else 1
+        while length < len(own) and any(other[-length:] == own[-length:] for other in others):
+            length += 1
+        names[path] = PurePath(*own[-length:]).as_posix()
+    return names
 
 
 def read_results(store: Store) -> list[Result]:

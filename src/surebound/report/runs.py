@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
-from pathlib import PurePath
 from statistics import fmean, median
 
 from surebound.evaluate.evidence import Proofs
@@ -13,7 +12,7 @@ from surebound.report.gallery import class_name, gallery
 from surebound.report.markup import Markup, element, join
 from surebound.report.numbers import compact, duration, number, percent, radius, size_text
 from surebound.report.pieces import Cell, Column, Tile, figure, fold, legend, table, tiles
-from surebound.report.results import Result
+from surebound.report.results import Result, short_names
 from surebound.report.style import OUTCOME_COLOURS
 from surebound.report.summaries import (
     cactus,
@@ -36,17 +35,15 @@ STAGE_NAMES = {
 }
 
 
-def run_title(result: Result) -> str:
-    """What a reader knows a run by."""
+def _title(result: Result, model: str) -> str:
+    """What a reader knows a run by, of a model of this name."""
     notes = result.run.notes
     if notes.get("experiment") == "table1":
         parts = [notes.get("method"), notes.get("setting"), f"seed {notes.get('seed')}"]
     elif notes.get("experiment") == "branching":
         parts = [notes.get("branching"), f"on {notes.get('network')}", notes.get("setting")]
     else:
-        path = PurePath(result.run.model)
-        name = f"{path.parent.name}/{path.name}" if path.name == "model.onnx" and path.parent.name else path.name
-        parts = [name, result.run.dataset, f"ε\u00a0=\u00a0{result.run.radius}"]
+        parts = [model, result.run.dataset, f"ε\u00a0=\u00a0{result.run.radius}"]
     if result.run.search != "default":
         parts.append(f"search {result.run.search}")
     return ", ".join(str(part) for part in parts if part is not None)
@@ -54,7 +51,8 @@ def run_title(result: Result) -> str:
 
 def run_titles(results: Sequence[Result]) -> list[str]:
     """The titles of some runs, with the options that runs of one title differ in, or else their numbers."""
-    titles = [run_title(result) for result in results]
+    models = short_names(result.run.model for result in results)
+    titles = [_title(result, models[result.run.model]) for result in results]
     for title, count in Counter(titles).items():
         if count > 1:
             places = [k for k, other in enumerate(titles) if other == title]
@@ -71,7 +69,8 @@ def _differences(results: Sequence[Result]) -> list[str]:
     differing = {name: found for name, found in values.items() if any(value != found[0] for value in found)}
     said = [", ".join(_option(name, found[k]) for name, found in differing.items()) for k in range(len(results))]
     if len(set(said)) < len(said) or not all(said):
-        places = [f"run {result.number} of {result.store.name}" for result in results]
+        stores = short_names(str(result.store) for result in results)
+        places = [f"run {result.number} of {stores[str(result.store)]}" for result in results]
         said = [", ".join(filter(None, pair)) for pair in zip(said, places, strict=True)]
     return said
 

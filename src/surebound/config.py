@@ -105,7 +105,7 @@ def build(
     for key in [key for key in table if key not in built]:
         value, name = table[key], _dotted(where, key)
         if key not in defaults:
-            raise _unknown(key, list(defaults), where)
+            raise _unknown(key, cls, list(defaults), where)
         values[key] = _convert(hints[key], value, name, defaults[key])
         if values[key] is _MISFIT:
             raise UsageError(f"{name} is {shown(value)}; expected {_expected(hints[key])}")
@@ -186,10 +186,19 @@ def _dotted(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def _unknown(key: str, known: list[str], where: str) -> UsageError:
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f" (did you mean '{_dotted(where, close[0])}'?)" if close else ""
+def _unknown(key: str, cls: Any, known: list[str], where: str) -> UsageError:
+    below = [path for path in _paths(cls) if path.endswith(f".{key}")]
+    close = below or difflib.get_close_matches(key, known, n=1)
+    hint = f" (did you mean {' or '.join(repr(_dotted(where, path)) for path in close)}?)" if close else ""
     return UsageError(f"unknown key '{_dotted(where, key)}'{hint}; expected one of: {', '.join(known) or '(no keys)'}")
+
+
+def _paths(cls: Any) -> Iterator[str]:
+    """The dotted names of the fields of a dataclass, and of those that its fields have."""
+    for name, hint in get_type_hints(cls).items():
+        yield name
+        if is_dataclass(hint):
+            yield from (f"{name}.{inner}" for inner in _paths(hint))
 
 
 def _expected(hint: Any) -> str:

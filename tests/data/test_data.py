@@ -342,6 +342,11 @@ def test_what_makes_no_sense_is_refused(change: dict[str, Any], message: str) ->
         dataset_from_tensors(**{"train": (ONE, ZERO), "test": (ONE, ZERO + 1), **change})
 
 
+def test_images_are_shown_in_a_line() -> None:
+    images = Images(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
+    assert repr(images) == "Images(3 of shape (1, 2, 2), uint8)"
+
+
 def test_images() -> None:
     images = Images(torch.arange(256, dtype=torch.uint8).reshape(64, 1, 2, 2), torch.arange(64))
     pixels, labels = images.take(range(64))

@@ -87,6 +87,9 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    def __repr__(self) -> str:
+        return f"Images({len(self)} of shape {tuple(self.pixels.shape[1:])}, {_name(self.pixels)})"
+
     def first(self, n: int) -> "Images":
         """The first n images, which share the memory of these."""
         if not 1 <= n <= len(self):

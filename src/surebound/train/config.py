@@ -124,8 +124,8 @@ class Schedule:
         _at_least("schedule", 1, epochs=self.epochs, stages=self.stages)
         if self.warmup + self.mixing > self.epochs:
             raise UsageError(
-                f"schedule: warmup {self.warmup} and mixing {self.mixing} exceed epochs {self.epochs}; "
-                "expected them to fit"
+                f"schedule: warmup {self.warmup} and mixing {self.mixing} exceed epochs {self.epochs}; expected no "
+                "more together (to shorten a run, set schedule.mixing, too)"
             )
         if not all(0 <= k <= 1 for k in self.kappa):
             raise UsageError(f"schedule.kappa is {list(self.kappa)}; expected two numbers from 0 to 1")

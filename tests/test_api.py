@@ -146,6 +146,19 @@ def test_packages_of_the_functions_names_can_be_imported() -> None:
     assert surebound.bounds.BOUNDS is BOUNDS and callable(surebound.load.onnx.load_onnx)
 
 
+def test_completion_and_help_show_what_there_is() -> None:
+    program = "import surebound; print(*dir(surebound))"
+    command = [sys.executable, "-c", program]
+    names = subprocess.run(command, env=environment(), check=True, capture_output=True, text=True).stdout.split()
+    assert set(surebound.__all__) <= set(names) and "import_module" not in names
+    assert "\n\nload(source, *, input_shape=None)\n\nArgs:\n" in (surebound.load.__doc__ or "")
+    assert surebound.verify.__doc__ is not None and ", timeout=None, branching='auto'," in surebound.verify.__doc__
+
+
+def test_a_network_is_shown_in_a_line(tiny: Path, model: Model) -> None:
+    assert repr(model) == f"Model('{tiny / 'tiny.onnx'}': 2 inputs, 2 outputs, {model.network.neurons} neurons)"
+
+
 def test_importing_surebound_does_not_import_torch() -> None:
     program = "import sys, surebound; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], env=environment(), check=False).returncode == 0

@@ -50,11 +50,28 @@ def _function(room: ModuleType) -> Any:
     return getattr(import_module("surebound.api"), room.__name__.rpartition(".")[2])
 
 
-# After the class has its own docstring: what `help` shows of an instance.
-_Room.__doc__ = property(lambda room: _function(room).__doc__)  # type: ignore[assignment]
+def _help(room: ModuleType) -> str:
+    """What `help` shows: the function's docstring, with its arguments, which `help` leaves out for a package."""
+    from inspect import Parameter, cleandoc, signature
+
+    function = _function(room)
+    plain = [p.replace(annotation=Parameter.empty) for p in signature(function).parameters.values()]
+    call = signature(function).replace(parameters=plain, return_annotation=Parameter.empty)
+    summary, _, rest = cleandoc(function.__doc__).partition("\n\n")
+    return f"{summary}\n\n{function.__name__}{call}\n\n{rest}"
+
+
+# After the class has its own docstring.
+_Room.__doc__ = property(_help)  # type: ignore[assignment]
 
 for _name in ("bounds", "load", "train", "verify"):
     import_module(f"surebound.{_name}").__class__ = _Room
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that were not used yet, and the packages."""
+    there = (name for name, value in globals().items() if name.startswith("__") or isinstance(value, ModuleType))
+    return sorted({*__all__, *there})
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,8 @@ Names come from files that strangers wrote: `quoted` puts one into a sentence, `
 a library says about them, and `visible` makes any text safe to print.
 """
 
+from collections.abc import Iterable
+
 _LONG = 80  # letters of a name in a sentence
 _SPACES = "".join(map(chr, (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)))
 
@@ -88,6 +90,13 @@ class NetworkError(SureboundError):
 
 class UnsupportedOpError(NetworkError):
     """An operation outside the supported set."""
+
+    @classmethod
+    def unknown(cls, kind: str, name: str, known: Iterable[str]) -> "UnsupportedOpError":
+        """The complaint about a kind of operation whose name is not among those that are known."""
+        at_end = " (one at the end can be left out: the scores before it have the same order)"
+        hint = at_end if "softmax" in name.lower().replace("_", "") else ""
+        return cls(f"this {kind} is not supported{hint}; expected one of {', '.join(known)}")
 
 
 class PropertyError(SureboundError):

@@ -375,6 +375,7 @@ def test_unsupported_operations_are_named(tmp_path: Path, op: str) -> None:
         load_onnx(path)
     message = str(caught.value)
     assert "the_node" in message and op in message and "net.onnx" in message and "LeakyRelu" in message
+    assert ("the scores before it have the same order" in message) == (op in ("Softmax", "LogSoftmax"))
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ class _Reader:
         if len(known) == len(inputs) and _standard(node):
             return evaluate(node, attributes, [c for c in known if c is not None], self._opset, tally)
         if not _supported(node):
-            raise UnsupportedOpError(f"this operation is not supported; expected one of {', '.join(SUPPORTED)}")
+            raise UnsupportedOpError.unknown("operation", node.op_type, SUPPORTED)
         if self.filled > 1 and node.op_type in ("Shape", "Size"):
             raise UnsupportedOpError(
                 f"it reads the size of a batch of {self.filled}; expected a batch of 1, or of any size"

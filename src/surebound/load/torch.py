@@ -177,8 +177,8 @@ class Interpreter:
             module = self._modules[str(target)]
             handler = self._handlers.get(type(module))
             if handler is None:
-                known = ", ".join(sorted(m.__name__ for m in self._handlers))
-                raise UnsupportedOpError(f"this module is not supported; expected one of {known}")
+                known = sorted(m.__name__ for m in self._handlers)
+                raise UnsupportedOpError.unknown("module", type(module).__name__, known)
             return handler(self.algebra, module, args[0])
         name = _label(target)
         if (not _has_data(args) and not _has_data(kwargs)) or (name == "getitem" and not isinstance(args[0], Data)):
@@ -197,8 +197,7 @@ class Interpreter:
         table: Values = self._methods if node.op == "call_method" else self._functions
         handler = table.get(name)
         if handler is None:
-            known = ", ".join(sorted({*FUNCTIONS, *MOVES}))
-            raise UnsupportedOpError(f"this call is not supported; expected one of {known}")
+            raise UnsupportedOpError.unknown("call", name, sorted({*FUNCTIONS, *MOVES}))
         return handler(self.algebra, *args, **kwargs)
 
     def _check_alone(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any], found: Any) -> None:

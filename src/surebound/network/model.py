@@ -25,6 +25,10 @@ class Model:
     named: Ports | None = None  # the inputs and outputs of the original; None: one of each
     runtime: str = ""  # what runs the original, if the network was read from one
 
+    def __repr__(self) -> str:
+        found = self.network
+        return f"Model('{self.source}': {found.inputs} inputs, {found.outputs} outputs, {found.neurons} neurons)"
+
     @property
     def ports(self) -> Ports:
         """The inputs and outputs. The network has all of them in one vector each, in this order."""

@@ -50,6 +50,15 @@ def test_the_minimum_is_that_of_rational_arithmetic(norm: Norm) -> None:
             assert float(-lam[i] @ least.x[i]) == pytest.approx(float(exact), abs=1e-9 * max(size, 1e-6))
 
 
+@pytest.mark.parametrize("norm", ["1", "2"])
+@pytest.mark.parametrize("radius", [Fraction(0), Fraction(1, 10**400), Fraction(1, 10**170), Fraction(1, 10**20)])
+def test_the_minimum_over_a_ball_that_is_a_point_or_nearly_so(norm: Norm, radius: Fraction) -> None:
+    x, lam = np.array([0.0, 0.25, 1.0, 0.5]), torch.tensor([[3.0, -2.0, 5.0, 0.0], [-9.0, 1.0, -4.0, 1e-9]]).double()
+    least = BallMinimum(Balls.of([Ball.around(x, radius, norm, low=0.0, high=1.0)])).minimise(lam)
+    assert least.value.tolist() == pytest.approx((-lam @ torch.from_numpy(x)).tolist(), abs=1e-15)
+    assert torch.as_tensor(least.error).max() < 1e-14
+
+
 def test_in_l1_the_minimum_is_that_of_a_linear_program() -> None:
     rng = np.random.default_rng(1)
     for _ in range(40):

@@ -131,11 +131,12 @@ def _nu(size: Tensor, way: Tensor, radius: Tensor) -> Tensor:
     that is clipped stays so (as in Michelot 1986, for the simplex). # (rows, inputs) -> (rows, 1)
     """
     squares, ways, room = size.square(), way.square(), radius.square()
-    clipped, tiny = torch.zeros_like(size, dtype=torch.bool), torch.finfo(size.dtype).tiny
+    clipped, limits = torch.zeros_like(size, dtype=torch.bool), torch.finfo(size.dtype)
     for _ in range(ROUNDS):
         free = torch.where(clipped, 0.0, squares).sum(-1, keepdim=True)
         left = room - torch.where(clipped, ways, 0.0).sum(-1, keepdim=True)
-        nu = torch.where(free > 0, (free / torch.maximum(left, 1e-30 * room + tiny)).sqrt(), 0.0)
+        nu = torch.where(free > 0, (free / torch.maximum(left, 1e-30 * room + limits.tiny)).sqrt(), 0.0)
+        nu = nu.clamp_max(limits.max)  # where the ball is a point: an infinite ν times no way would be NaN
         more = (size > nu * way) & ~clipped
         if not bool(more.any()):
             break

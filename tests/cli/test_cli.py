@@ -248,6 +248,18 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     assert process.returncode == 141
 
 
+def test_a_mistake_is_one_also_where_nobody_reads_of_it(folder: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as gone, Path("/dev/full").open("w") as full:
+        for errors in (gone, full):
+            command = [*SUREBOUND, "verify", "nosuch.onnx", "holds.vnnlib"]
+            done = subprocess.run(
+                command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=errors, check=False
+            )
+            assert (done.returncode, done.stdout) == (2, b"")
+
+
 def test_a_full_disk_behind_standard_output_is_named(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         command = [*SUREBOUND, "verify", "tiny.onnx", "holds.vnnlib"]

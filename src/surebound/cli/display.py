@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 
 from surebound.errors import visible
 from surebound.verify.progress import Progress
@@ -18,7 +19,8 @@ _LINES = 5.0  # seconds between two plain lines
 def complain(message: str) -> int:
     """Print an error on one line, whatever names are in it; the exit code."""
     if sys.stderr is not None:
-        print(f"surebound: {visible(' '.join(message.split()))}", file=sys.stderr)
+        with suppress(OSError):  # nobody reads it, or there is no room for it: the exit code says enough
+            print(f"surebound: {visible(' '.join(message.split()))}", file=sys.stderr)
     return USAGE_ERROR
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from surebound import interrupts
@@ -86,5 +87,6 @@ def run(began: float) -> NoReturn:
     code = main(began=began)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()
+            with suppress(OSError):  # `main` has said so where results did not come through
+                stream.flush()
     os._exit(code)

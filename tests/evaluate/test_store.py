@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from surebound.errors import StoreError
+from surebound.evaluate.evidence import Evidence
 from surebound.evaluate.store import OUTCOMES, Accuracies, Counter, Row, Run, Store
 
 RUN = Run(
@@ -96,6 +97,14 @@ def test_runs_are_told_apart_by_what_results_depend_on(tmp_path: Path) -> None:
         assert merged.images == (0, 1, 2, 7) and merged.notes == {"method": "ibp-r", "seed": 1}
 
 
+def test_a_run_names_every_version_that_wrote_rows(tmp_path: Path) -> None:
+    with Store(tmp_path / "a.sqlite") as store:
+        for version in ("0.7.0", "0.8.0", "0.8.0", "0.7.0"):
+            store.begin(replace(RUN, version=version))
+        (found,) = store.runs().values()
+    assert found.version == "0.7.0, 0.8.0"
+
+
 def test_accuracies_by_hand() -> None:
     outcomes = ["verified"] * 4 + ["attacked"] * 2 + ["misclassified", "falsified", "timeout", "unknown"]
     found = Accuracies.of_rows([row(i, outcome=outcome) for i, outcome in enumerate(outcomes)])
@@ -131,6 +140,42 @@ def test_made_by_several_at_once(tmp_path: Path) -> None:
             thread.join()
         with Store(path) as store:
             assert store.runs() == {}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_stays_verified_whose_proof_was_refused(tmp_path: Path, again: bool) -> None:
+    """`again`: an image that was verified before; else two processes have come to the same image."""
+    refused = Evidence(bytes=9).checked_by(0.1, "a wrong bound")
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        store.add(number, row(0))
+        (store.prove if again else store.add)(number, row(0, outcome="unknown", reason="refused", proof=refused))
+        (found,) = store.rows(number)
+    assert (found.outcome, found.reason) == ("unknown", "refused")
+    assert found.proof is not None and found.proof.checked is False
+
+
+def test_a_counterexample_to_what_was_verified_takes_its_place(tmp_path: Path) -> None:
+    point = np.zeros(4, dtype=np.float32)
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        store.add(number, row(0, proof=Evidence(bytes=9)))
+        store.prove(number, row(0, outcome="timeout", stage="search"))
+        assert [(r.outcome, r.proof is None) for r in store.rows(number)] == [("verified", False)]
+        broken = Counter(clean=point, point=point, adversarial=3)
+        store.prove(number, row(0, outcome="falsified", stage="search", counter=broken))
+        (found,) = store.rows(number)
+    assert (found.outcome, found.stage, found.proof) == ("falsified", "search", None)
+    assert found.counter is not None and found.counter.adversarial == 3
+    assert found.reason == "it was verified before, and broken when that was to be proved"
+
+
+def test_a_link_to_a_store_shows_what_is_in_its_log(tmp_path: Path) -> None:
+    (tmp_path / "link.sqlite").symlink_to("a.sqlite")
+    with Store(tmp_path / "a.sqlite") as store:
+        store.add(store.begin(RUN), row(0))
+        with Store(tmp_path / "link.sqlite", readonly=True) as link:
+            assert [r.image for r in link.rows(1)] == [0]
 
 
 def test_a_transaction_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class Certifying:
         for row in rows:
             if row.image in self._again:
                 self._results.prove(self.number, row)
-                self._outcomes["verified" if row.proof is None else row.outcome] += 1
+                self._outcomes["verified" if row.robust and row.proof is None else row.outcome] += 1
 
     def _remaining(self, slots: int) -> float | None:
         """Seconds, from those that work of the same kinds took."""

@@ -14,7 +14,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
 from typing import Any, Literal, final, get_args
@@ -223,6 +223,11 @@ class Accuracies:
         )
 
 
+def log_of(store: Path) -> Path:
+    """Where the newest rows of a store lie while it is written: beside the file itself, not beside a link to it."""
+    return Path(f"{store.resolve()}-wal")
+
+
 @final
 class Store:
     """One file of results: `with Store(path) as store: …`."""
@@ -243,8 +248,7 @@ class Store:
 
     def _readonly_uri(self) -> str:
         """Without a log beside it the file is complete and nobody writes: it is read as it is, and no log is made."""
-        logged = Path(f"{self.path}-wal").exists()
-        return f"{self.path.resolve().as_uri()}?mode=ro{'' if logged else '&immutable=1'}"
+        return f"{self.path.resolve().as_uri()}?mode=ro{'' if log_of(self.path).exists() else '&immutable=1'}"
 
     def _open(self, readonly: bool) -> None:
         if not readonly and self._empty:
@@ -316,8 +320,11 @@ class Store:
             with self._whole("its runs"):
                 number, old = int(found[0]), _run(found[1])
             images = tuple(dict.fromkeys((*old.images, *run.images)))
-            merged = vars(old) | {"images": images, "notes": {**old.notes, **run.notes}, "command": run.command}
-            self._db.execute("UPDATE runs SET record = ? WHERE id = ?", (json.dumps(merged), number))
+            versions = ", ".join(dict.fromkeys([*old.version.split(", "), run.version]))
+            merged = replace(
+                old, images=images, notes={**old.notes, **run.notes}, command=run.command, version=versions
+            )
+            self._db.execute("UPDATE runs SET record = ? WHERE id = ?", (_record(merged), number))
             return number
 
     def add(self, run: int, *rows: Row) -> None:
@@ -326,18 +333,27 @@ class Store:
         with self._sentence(), self._transaction():
             self._db.executemany(_INSERT, [{"run": run, **_values(row)} for row in rows])
             for row in rows:
-                if row.proof is not None:
-                    proofs.insert(self._db, run, row.image, row.proof)
+                self._note_proof(run, row)
 
     def prove(self, run: int, row: Row) -> None:
-        """Note the proof of an image that was verified before; if the checker refused it, the image is so no longer."""
+        """Note the proof of an image that was verified before. If the checker refused it, or there is a counterexample,
+        the image is so no longer."""
+        with self._sentence(), self._transaction():
+            self._note_proof(run, row)
+            if not row.robust:
+                for table in ("rows", "proofs"):
+                    self._db.execute(f"DELETE FROM {table} WHERE run = ? AND image = ?", (run, row.image))
+                broken = replace(row, reason="it was verified before, and broken when that was to be proved")
+                self._db.execute(_INSERT, {"run": run, **_values(broken)})
+
+    def _note_proof(self, run: int, row: Row) -> None:
+        """Note a row's proof, if it has one. An image that is verified is so no longer if the checker refused it."""
         if row.proof is None:
             return
-        with self._sentence(), self._transaction():
-            proofs.insert(self._db, run, row.image, row.proof)
-            if not row.verified:
-                changed = "UPDATE rows SET outcome = ?, reason = ? WHERE run = ? AND image = ?"
-                self._db.execute(changed, (row.outcome, row.reason, run, row.image))
+        proofs.insert(self._db, run, row.image, row.proof)
+        if row.proof.checked is False:
+            changed = "UPDATE rows SET outcome = ?, reason = ? WHERE run = ? AND image = ? AND outcome = 'verified'"
+            self._db.execute(changed, (row.outcome, row.reason, run, row.image))
 
     def rows(self, run: int, *, counters: int | None = None) -> list[Row]:
         """The rows of a run, by image. `counters` is how many keep their counterexamples, which are most of a store; by

@@ -10,7 +10,7 @@ from typing import Any
 
 from surebound.config import read_toml
 from surebound.errors import MissingFileError, StoreError, SureboundError, UsageError
-from surebound.evaluate.store import Row, Run, Store
+from surebound.evaluate.store import Row, Run, Store, log_of
 from surebound.report.numbers import number
 
 _DEPTH = 4  # levels below a folder at which training folders are looked for
@@ -113,7 +113,7 @@ def read_results(store: Store) -> list[Result]:
 
 def store_hash(path: Path) -> str | None:
     """The SHA-256 of a store; None while its newest rows lie in a log beside it."""
-    log = path.with_name(f"{path.name}-wal")
+    log = log_of(path)
     return None if log.exists() and log.stat().st_size else _sha256(path)
 
 

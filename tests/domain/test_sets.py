@@ -49,7 +49,7 @@ def test_a_radius_that_is_a_float_is_taken_exactly(radius: float) -> None:
     assert unit.contains(np.array([float(radius)])) and not unit.contains(np.nextafter([float(radius)], 1.0))
 
 
-@pytest.mark.parametrize("radius", ["1e400", inf, float("nan"), "many", None])
+@pytest.mark.parametrize("radius", ["1e400", "1e-999999999", "1e+9_999_999_99", inf, float("nan"), "many", None])
 def test_a_radius_that_is_no_number_of_use_is_refused(radius: object) -> None:
     for make in (
         lambda: Ball.around([0.5], radius, "2", low=0.0, high=1.0),  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ Both have the ends of their hull, the smallest box around them, as `lower` and `
 holds over the domain. Ends are rounded outward to float64; a ball's centre and radius are exact.
 """
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
@@ -16,6 +17,7 @@ from surebound.domain import Norm as Norm
 from surebound.errors import PropertyError, UsageError
 
 Vector = NDArray[np.float64]
+_ENDLESS = re.compile(r"[eE][+-]?[\d_]{5}")  # an exponent whose power of ten has more digits than anybody waits for
 _CALLED: dict[object, Norm] = {"inf": "inf", "2": "2", "1": "1", inf: "inf", 2: "2", 1: "1"}
 
 
@@ -206,6 +208,8 @@ def exact_radius(value: object, what: str) -> Fraction:
     (Fraction(2, 255), Fraction(1, 2))
     """
     try:
+        if isinstance(value, str) and _ENDLESS.search(value):
+            raise OverflowError
         radius = Fraction(value if isinstance(value, str | Fraction) else float(value))  # type: ignore[arg-type]
         float(radius)
     except (ValueError, ZeroDivisionError, OverflowError, TypeError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reports import ROWS, make_run, write_store, write_training
+from reports import ROWS, make_row, make_run, write_store, write_training
 
 from surebound.report.page import make_page
 
@@ -36,8 +36,10 @@ seen.loaded = [...document.images].every((image) => image.complete && image.natu
 seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 seen.outside = [...document.querySelectorAll("svg text")].filter((text) => {
   const inner = text.getBoundingClientRect(), outer = text.ownerSVGElement.getBoundingClientRect();
-  return inner.left < outer.left - 1 || inner.right > outer.right + 1 || inner.bottom > outer.bottom + 1;
+  return inner.left < outer.left || inner.right > outer.right + 1 || inner.bottom > outer.bottom + 1;
 }).map((text) => text.textContent);
+seen.cut = [...document.querySelectorAll("table")].filter((table) => table.scrollWidth > table.parentElement.clientWidth + 1)
+  .map((table) => table.caption.textContent);
 seen.ground = getComputedStyle(document.body).backgroundColor;
 const table = [...document.querySelectorAll("table.sortable")].at(-1);
 const column = (name) => [...table.tHead.rows[0].cells].findIndex((cell) => cell.dataset.column === name);
@@ -114,6 +116,16 @@ def test_plots_are_visible_and_tables_sort(page: str, tmp_path: Path) -> None:
     assert done["down"] == ["descending", seconds[::-1], done["reachable"] - 1]
     assert done["words"][1] == sorted(row.outcome for row in ROWS)
     assert done["bounds"][1] == ["-0.2", "1e-05", "0.1", "0.7", "", "", "", ""]
+
+
+def test_wide_letters_are_not_cut_off_and_runs_fit_a_window(tmp_path: Path) -> None:
+    short = [make_row(0, "verified", "crown", phases={"ibp": 0.1, "crown": 0.2})]
+    wide = [make_row(0, "verified", "crown", phases={"W" * 30: 0.1, "\u6f22" * 30: 0.2})]
+    options = ({"norm": "2"}, {"search": "paper", "norm": "1"})
+    runs = [make_run(eps=f"{k}/255", options=options[k]) for k in range(2)]
+    page = make_page(write_store(tmp_path / "r.sqlite", zip(runs, (short, wide), strict=True)))
+    seen = _probe(page, tmp_path, "--window-size=1100,900")
+    assert seen["outside"] == [] and seen["cut"] == []
 
 
 def test_the_page_fits_a_telephone_and_has_a_dark_theme(page: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ than in a legend, and differ in dashes as well as in colour.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, log10
+from unicodedata import east_asian_width
 
 from surebound.report.markup import Markup, element, join
 from surebound.report.numbers import compact, linear_ticks, log_ticks
@@ -14,7 +15,8 @@ from surebound.report.summaries import Point, thin
 
 _WIDTH, _HEIGHT = 520.0, 300.0
 _TOP, _BOTTOM, _LEFT = 16.0, 46.0, 58.0
-_CHARACTER, _BOLD = 6.7, 7.7  # about the width of one in labels
+_CHARACTER, _CAPITAL, _FULL = 6.7, 9.6, 12.5  # about the width of one in labels
+_BOLD = 1.15  # times as wide
 _LINE = 16.0  # the least distance between labels
 _POINTS = 400  # of a curve: more cannot be told apart
 _MARKED = 30  # points, up to which each is marked
@@ -61,7 +63,7 @@ def line_chart(title: str, description: str, axes: Axes, curves: Sequence[Curve]
     if not drawn:
         note = element("text", "nothing recorded yet", x=_WIDTH / 2, y=_HEIGHT / 2, class_="tick", text_anchor="middle")
         return _svg(title, description, _HEIGHT, [note])
-    right = _WIDTH - 14 - _BOLD * max(len(curve.label) for curve, _ in drawn)
+    right = _WIDTH - 14 - _BOLD * max(_wide(curve.label) for curve, _ in drawn)
     scale = _Scale(axes, [p for _, points in drawn for p in points], right)
     parts = [_grid(axes, scale)]
     parts += [_curve(curve, axes, scale) for curve, _ in drawn]
@@ -73,8 +75,8 @@ def line_chart(title: str, description: str, axes: Axes, curves: Sequence[Curve]
 def bar_chart(title: str, description: str, bars: Sequence[Bar], *, most: float | None = None) -> Markup:
     """Horizontal bars, one below the other."""
     bars = [replace(bar, label=_short(bar.label)) for bar in bars]
-    left = 14 + _CHARACTER * max((len(bar.label) for bar in bars), default=0)
-    right = _WIDTH - 14 - _CHARACTER * max((len(bar.note) for bar in bars), default=0)
+    left = 14 + max((_wide(bar.label) for bar in bars), default=0)
+    right = _WIDTH - 14 - max((_wide(bar.note) for bar in bars), default=0)
     whole = most or max((sum(v for v, _ in bar.segments) for bar in bars), default=0.0) or 1.0
     parts: list[Markup] = []
     y = -4.0
@@ -181,6 +183,13 @@ def _finite(point: Point, log: bool) -> bool:
 
 def _short(label: str) -> str:
     return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
+
+
+def _wide(label: str) -> float:
+    """About how wide a label is, at most."""
+    return sum(
+        _FULL if east_asian_width(c) in "WF" else _CAPITAL if c.isupper() or c in "mw%" else _CHARACTER for c in label
+    )
 
 
 def _svg(title: str, description: str, height: float, parts: Sequence[Markup]) -> Markup:

@@ -93,6 +93,7 @@ def table(
         element("th", c.name, scope="col", class_=_style(c), data_column=c.name if sortable else None) for c in columns
     ]
     above = [element("th", name, scope="colgroup", colspan=span, class_="group") for name, span in groups]
+    kinds = " ".join([*["sortable"] * sortable, *["dense"] * (len(columns) > _MANY)])
     lines = []
     for k, row in enumerate(rows):
         cells = [_cell(column, value, header=not j) for j, (column, value) in enumerate(zip(columns, row, strict=True))]
@@ -102,7 +103,7 @@ def table(
         element("caption", caption),
         element("thead", element("tr", *above) if above else None, element("tr", *head)),
         element("tbody", *lines),
-        class_="sortable" if sortable else "dense" if len(columns) > _MANY else None,
+        class_=kinds or None,
     )
     style = "scroll tall" if tall else "scroll"
     return element("div", whole, class_=style, role="region", tabindex=0, aria_label=caption)

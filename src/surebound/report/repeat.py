@@ -48,7 +48,7 @@ def _run(title: str, result: Result, store: str, *, open_: bool, style: str | No
         ("SHA-256 of the model", _hash(run.model_sha256)),
         ("Data set", run.dataset),
         ("Radius ε", run.radius),
-        ("Images", f"{len(run.images):,}: {_shortened(ranges(run.images))}"),
+        ("Images", f"{len(run.images):,}: {_shortened(ranges(run.images))}" if run.images else "none"),
         ("Options", _json(run.options)),
         ("Notes", _json(run.notes) if run.notes else "none"),
         ("Started", run.started or "not recorded"),

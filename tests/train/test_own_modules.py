@@ -1,6 +1,7 @@
 """Modules of one's own: trained, exported, certified and proved, from Python alone."""
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,34 @@ class Random(nn.Module):
         return self.layers(x) + float(torch.rand(()))
 
 
+class Returning(nn.Module):
+    """Of a function of a small network's logits."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.layers, self.function, self.runs = _sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)), function, 0
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, self.layers(x))
+
+
+def _counted(m: Any, logits: Tensor) -> Tensor:
+    m.runs += 1
+    return logits + torch.relu(logits * m.runs - 1e6)
+
+
+def _kept() -> nn.Module:
+    module = _sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    module.last = module(torch.ones(1, 64))  # type: ignore[assignment]
+    return module
+
+
+def _expanded() -> nn.Module:
+    module = _sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    module[1].weight = nn.Parameter(torch.randn(1, 64).expand(8, 64))
+    return module
+
+
 def _sequential(*modules: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *modules)
 
@@ -157,7 +186,25 @@ def _sequential(*modules: nn.Module) -> nn.Module:
         (_sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 10)), NetworkError, "has no shape yet"),
         (nn.Sequential, UsageError, r"the class Sequential; expected Sequential\(…\)"),
         (lambda x: x, UsageError, "a function; expected an nn.Module"),
-        (Random(), NetworkError, "differ by .* from those of the calls that torch.fx records"),
+        (
+            Returning(lambda m, y: (y,)),
+            NetworkError,
+            r"returns a tuple for 1 images; expected a tensor of",
+        ),
+        (Returning(lambda m, y: y.squeeze()), NetworkError, r"returns \[10\] for 1 images; expected .* \[1, 10\]"),
+        (Returning(_counted), NetworkError, "something else when it is run again"),
+        (_kept(), NetworkError, "cannot be copied"),
+        (
+            _expanded(),
+            NetworkError,
+            r"parameter '1.weight' has numbers that share memory; expected",
+        ),
+        (
+            _sequential(nn.utils.parametrizations.weight_norm(nn.Linear(64, 8)), nn.ReLU(), nn.Linear(8, 10)),
+            NetworkError,
+            r"module '1' \(ParametrizedLinear\) computes its parameters from others",
+        ),
+        (Random(), NetworkError, "something else when it is run again"),
     ],
 )
 def test_what_cannot_be_trained_is_a_sentence_before_the_first_step(

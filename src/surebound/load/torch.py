@@ -21,7 +21,8 @@ from surebound.load.ends import begin, end
 from surebound.load.torch_check import is_plain, is_weighted
 from surebound.load.torch_modules import MODULES
 from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Values, shape_of
-from surebound.load.torch_trace import expect_module, trace
+from surebound.load.torch_runs import FAILURES, expect_same_calls
+from surebound.load.torch_trace import copied, expect_module, fixed, overwrites, trace
 from surebound.network.agreement import check_agreement, difference, points
 from surebound.network.graph import Network
 from surebound.network.model import Model, Replay
@@ -55,9 +56,28 @@ def module_model(module: nn.Module, input_shape: InputShape, *, check: bool = Tr
 
 
 def _read(module: nn.Module, shapes: Sequence[Shape], *, check: bool) -> tuple[Network, Ports]:
-    frozen = copy.deepcopy(module).cpu().eval().requires_grad_(False)
-    traced = trace(nn.Sequential(frozen) if type(frozen) in MODULES else frozen)
-    return Interpreter(traced, shapes, type(module).__name__, check=check).read()
+    traced = _traced(fixed(copied(module)))
+    found = Interpreter(traced, shapes, type(module).__name__, check=check).read()
+    if check:
+        _check_calls(module, traced, shapes)
+    return found
+
+
+def _traced(module: nn.Module) -> fx.GraphModule:
+    return trace(nn.Sequential(module) if type(module) in MODULES else module)
+
+
+def _check_calls(module: nn.Module, traced: fx.GraphModule, shapes: Sequence[Shape]) -> None:
+    """Refuse a trace that is not the module, both in float32."""
+    numbers = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
+    if any(t.dtype != torch.float32 for t in numbers):
+        traced = _traced(fixed(copied(module).float()))
+    random, name = np.random.default_rng(0), type(module).__name__
+    inputs = [torch.from_numpy(random.normal(size=(1, *shape)).astype(np.float32)) for shape in shapes]
+    try:
+        expect_same_calls(copied(module).float(), traced, inputs, name)
+    except FAILURES as error:
+        raise NetworkError(f"module {name} cannot run on a sample: {error}") from error
 
 
 def _shapes(input_shape: InputShape) -> list[Shape]:
@@ -74,7 +94,7 @@ def _shapes(input_shape: InputShape) -> list[Shape]:
 
 def replay_module(module: nn.Module, input_shape: InputShape) -> Replay:
     """The module as a function of float32 rows, in evaluation mode. # (n, inputs) -> (n, outputs)"""
-    frozen, shapes = copy.deepcopy(module).cpu().float().eval(), _shapes(input_shape)
+    frozen, shapes = copied(module).float(), _shapes(input_shape)
     sizes = [prod(shape) for shape in shapes]
 
     def run(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -83,7 +103,7 @@ def replay_module(module: nn.Module, input_shape: InputShape) -> Replay:
             with torch.no_grad():
                 parts = [_outputs(frozen, part.split(sizes, 1), shapes) for part in rows.split(_CHUNK)]
             return np.asarray(torch.cat(parts).numpy())
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        except FAILURES as error:
             raise NetworkError(f"module {type(module).__name__} cannot run on a batch: {error}") from error
 
     return run
@@ -179,7 +199,9 @@ class Interpreter:
             if handler is None:
                 known = sorted(m.__name__ for m in self._handlers)
                 raise UnsupportedOpError.unknown("module", type(module).__name__, known)
-            return handler(self.algebra, module, args[0])
+            if len(args) + len(kwargs) != 1 or {*kwargs} > {"input"}:
+                raise UnsupportedOpError("it is called with options; expected its input alone")
+            return handler(self.algebra, module, *args, *kwargs.values())
         name = _label(target)
         if (not _has_data(args) and not _has_data(kwargs)) or (name == "getitem" and not isinstance(args[0], Data)):
             return _plain(node, args, kwargs)
@@ -187,6 +209,8 @@ class Interpreter:
             raise UnsupportedOpError(
                 "a function of your own is recorded as one call; expected torch's, without fx.wrap"
             )
+        if isinstance(args[0] if args else kwargs.get("input"), Tensor) and overwrites(node, self._modules):
+            raise UnsupportedOpError("a constant is overwritten; expected the call that returns a new tensor")
         if node.op == "call_method" and name in ("size", "dim"):
             shape = torch.Size(shape_of(args[0]))
             return len(shape) if name == "dim" else shape if len(args) == 1 else shape[args[1]]

@@ -27,6 +27,10 @@ def _pad_module(a: Algebra, m: nn.ZeroPad1d | nn.ZeroPad2d | nn.ConstantPad1d | 
     return pad(a, x, m.padding, value=float(m.value))
 
 
+def _dropout_module(a: Algebra, m: nn.Dropout | nn.Dropout1d | nn.Dropout2d, x: Data) -> Data:
+    return FUNCTIONS["dropout"](a, x, m.p, m.training)  # type: ignore[no-any-return]  # a module's own eval may not end training
+
+
 Module = Callable[[Algebra, Any, Data], Data]
 
 
@@ -37,9 +41,10 @@ def _called(kind: type[nn.Module]) -> Module:
 
 MODULES: dict[type[nn.Module], Module] = {
     **{kind: _called(kind) for kind in CALLS},
-    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Identity), lambda a, m, x: x),
+    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d), _dropout_module),
     **dict.fromkeys((nn.ConstantPad1d, nn.ConstantPad2d, nn.ZeroPad1d, nn.ZeroPad2d), _pad_module),
     nn.Flatten: _flatten_module,
+    nn.Identity: lambda a, m, x: x,
     nn.Unflatten: _unflatten_module,
 }
 """Modules whose forward pass is known; others are traced through."""

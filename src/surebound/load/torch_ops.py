@@ -13,7 +13,7 @@ from math import log
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from surebound.errors import UnsupportedOpError
 from surebound.load.algebra import Algebra, Array, Data, Value
@@ -35,6 +35,9 @@ def shape_of(value: Any) -> Shape:
 def _array(value: Any) -> Array:
     """A constant as an array of its exact numbers."""
     if isinstance(value, Tensor):
+        if type(value) not in (Tensor, nn.Parameter) or value.is_complex():
+            kind = "complex numbers" if value.is_complex() else f"the class {type(value).__name__}"
+            raise UnsupportedOpError(f"a tensor of {kind} is not supported; expected torch.Tensor with real numbers")
         return value.detach().cpu().double().numpy()
     return np.asarray(value, dtype=np.float32)
 

@@ -5,12 +5,16 @@ new tensor, `y += x` is recorded as `y = y + x`, and hooks of torch's own module
 points need not show any of it.
 """
 
+import copy
 import operator
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, cast, final
 
+import torch
 from torch import fx, nn
+from torch.nn.modules import module as global_hooks
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from surebound.errors import NetworkError, UnsupportedOpError, UsageError
 from surebound.load.torch_modules import MODULES
@@ -28,11 +32,21 @@ def expect_module(module: nn.Module) -> None:
         kind = module.__name__ if isinstance(module, type) else type(module).__name__
         hint = f"; expected {kind}(…)" if isinstance(module, type) else "; expected an nn.Module"
         raise UsageError(f"the network is {'the class ' if isinstance(module, type) else 'a '}{kind}{hint}")
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(module, "_orig_mod"):
+        inner = "module._orig_mod" if hasattr(module, "_orig_mod") else "module.module"
+        raise UnsupportedOpError(f"module {type(module).__name__} is around another; expected that one ({inner})")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedOpError(f"module {type(module).__name__} is compiled; expected the one that it was made from")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             raise NetworkError(f"'{name}' has no shape yet; expected the module to have been run once on a sample")
         if tensor.is_meta:
             raise NetworkError(f"'{name}' is on the device 'meta', which holds no numbers; expected the CPU or a GPU")
+    if global_hooks._global_forward_hooks or global_hooks._global_forward_pre_hooks:
+        raise UnsupportedOpError(
+            "hooks for all modules are registered, which may change what they compute; expected none "
+            "(torch.nn.modules.module.register_module_forward_hook)"
+        )
     for name, m in module.named_modules():
         place = f"module '{name}' ({type(m).__name__})" if name else f"module {type(m).__name__}"
         if (type(m) in MODULES or m is module) and (m._forward_hooks or m._forward_pre_hooks):
@@ -40,14 +54,40 @@ def expect_module(module: nn.Module) -> None:
                 f"{place} has hooks, which may change what it computes; expected none "
                 "(for weight_norm, spectral_norm and pruning: remove_weight_norm, remove_spectral_norm, prune.remove)"
             )
-        if type(m) in MODULES and "forward" in vars(m):
+        if (type(m) in MODULES or m is module) and "forward" in vars(m):
             raise UnsupportedOpError(f"{place} has a forward of its own; expected a class of your own for it")
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy in evaluation mode, on the CPU."""
+    try:
+        return copy.deepcopy(module).cpu().eval()
+    except Exception as error:  # what a module holds besides numbers may refuse in any way
+        raise NetworkError(
+            f"module {type(module).__name__} cannot be copied: {str(error).splitlines()[0]}; expected one that "
+            "copy.deepcopy can copy (does it keep results of an earlier run?)"
+        ) from error
+
+
+def fixed(module: nn.Module) -> nn.Module:
+    """The module, with what its parametrizations (weight_norm, orthogonal, …) compute in the place of these.
+
+    Not by torch's `remove_parametrizations`, which changes the class that copies share with the original.
+    """
+    for m in filter(parametrize.is_parametrized, [*module.modules()]):
+        computed = {str(name): getattr(m, str(name)).detach() for name in cast(nn.ModuleDict, m.parametrizations)}
+        m.__class__ = parametrize.type_before_parametrizations(m)
+        del m.parametrizations
+        for name, value in computed.items():
+            m.register_parameter(name, nn.Parameter(value, requires_grad=False))
+    return module
 
 
 def trace(module: nn.Module, *leaves: type[nn.Module]) -> fx.GraphModule:
     """The calls that a module makes, which shares its parameters; modules of the types `leaves` are one call each."""
     try:
-        found = fx.GraphModule(module, _Tracer(leaves).trace(module))
+        with torch.no_grad():
+            found = fx.GraphModule(module, _Tracer(leaves).trace(module))
     except Exception as error:  # forward may raise anything when it meets a proxy
         raise NetworkError(f"module {type(module).__name__} cannot be traced by torch.fx: {error}") from error
     return _settle(found)
@@ -94,13 +134,13 @@ def _settle(traced: fx.GraphModule) -> fx.GraphModule:
         if not _is_tensor(node, tensors):
             continue
         tensors.add(node)
-        overwrites = source in tensors and _overwrites(node, modules)
-        if overwrites:
+        changed = source in tensors and overwrites(node, modules)
+        if changed:
             assert source is not None
             _expect_unshared(node, source, groups[source], order)
             source.replace_all_uses_with(node, lambda user, at=order[node]: order[user] > at)  # type: ignore[misc]
         before = attributes.setdefault(str(node.target), node) if node.op == "get_attr" else source
-        shares = overwrites or node.op == "get_attr" or _shares(node, modules)
+        shares = changed or node.op == "get_attr" or _shares(node, modules)
         group = groups[before] if shares and before in groups else []
         group.append(node)
         groups[node] = group
@@ -138,7 +178,8 @@ def _is_tensor(node: fx.Node, tensors: set[fx.Node]) -> bool:
     return node.op != "output" and _name(node) not in _SHAPES and any(n in tensors for n in node.all_input_nodes)
 
 
-def _overwrites(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+def overwrites(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """Whether a call overwrites its first argument."""
     if node.op == "call_module":
         return bool(getattr(modules[str(node.target)], "inplace", False))
     name = _name(node)

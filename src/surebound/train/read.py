@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
 from surebound.errors import NetworkError, UnsupportedOpError
 from surebound.load.algebra import Algebra, Data
@@ -40,6 +41,15 @@ def expect_numbers(module: nn.Module) -> None:
         if parameter.dtype not in (torch.float32, torch.float64):
             kind = str(parameter.dtype).removeprefix("torch.")
             raise NetworkError(f"parameter '{name}' is of type {kind}; expected float32 (module.float())")
+        steps = zip(parameter.stride(), parameter.shape, strict=True)
+        if parameter.requires_grad and any(step == 0 and length > 1 for step, length in steps):
+            raise NetworkError(f"parameter '{name}' has numbers that share memory; expected parameter.clone()")
+    for name, m in module.named_modules():
+        if parametrize.is_parametrized(m):
+            raise UnsupportedOpError(
+                f"module '{name}' ({type(m).__name__}) computes its parameters from others; expected some of its own "
+                "(torch.nn.utils.parametrize.remove_parametrizations)"
+            )
 
 
 def traced(module: nn.Module) -> fx.GraphModule:

@@ -1,19 +1,19 @@
 """A run from its configuration to its output folder."""
 
 import time
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from surebound.bounds.device import expect_usable
 from surebound.data import load_dataset
 from surebound.data.dataset import Dataset
 from surebound.errors import NetworkError, ResourceError, UsageError
-from surebound.load.torch_trace import expect_module
+from surebound.load.torch_runs import FAILURES, expect_same_calls
+from surebound.load.torch_trace import copied, expect_module
 from surebound.memory import is_out_of_memory
 from surebound.network.architectures import architecture
 from surebound.train.config import OWN, TrainConfig
@@ -23,6 +23,7 @@ from surebound.train.initialise import initialise_network
 from surebound.train.learner import Learner
 from surebound.train.loop import Loop, OnProgress
 from surebound.train.parallel import World, first_alone, join, leave
+from surebound.train.read import traced
 from surebound.train.validate import Validation
 
 
@@ -63,7 +64,7 @@ def run(
             f"data set '{dataset.name}' has {len(dataset.classes)} class; a classifier needs at least two classes"
         )
     expect_module(module)
-    given = deepcopy(module).cpu().eval()
+    given = copied(module)
     learner = Learner(module, dataset.shape)
     _try_out(given, learner, len(dataset.classes))
     learner.module.to(device)
@@ -116,14 +117,19 @@ def _try_out(given: nn.Module, learner: Learner, classes: int) -> None:
     x = torch.rand(2, *shape, generator=generator, device="cpu").to(next(given.parameters()).dtype)
     try:
         with torch.no_grad():
-            expected = given(x)
+            single, expected = given(x[:1]), given(x)
             found = learner.layers().logits(x.to(next(learner.module.parameters()).device)).cpu()
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        expect_same_calls(given, traced(copied(given)), [x[:1]], type(given).__name__)
+    except FAILURES as error:
+        reason = str(error).partition("\n")[0]
         raise NetworkError(f"the network cannot run on images of shape {list(shape)}: {reason}") from error
-    if expected.shape != (2, classes):
-        outputs = list(expected.shape[1:])
-        raise NetworkError(f"the network has outputs of shape {outputs}; expected [{classes}], one for each class")
+    for images, logits in ((1, single), (2, expected)):
+        if not isinstance(logits, Tensor) or logits.shape != (images, classes):
+            outputs = list(logits.shape) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            raise NetworkError(
+                f"the network returns {outputs} for {images} images; expected a tensor of shape {[images, classes]}, a "
+                "number for each class"
+            )
     difference, largest = float((expected - found).abs().max()), float(expected.abs().max())
     if not difference <= 1e-3 * largest + 1e-6:
         raise NetworkError(

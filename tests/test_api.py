@@ -282,6 +282,36 @@ def test_arguments_that_make_no_sense(model: Model) -> None:
         surebound.bounds(model, (np.zeros(2), np.array([1.0, np.nan])))
 
 
+@pytest.mark.parametrize("shape", [(4, 5, 3), (2, 4, 5, 3), (5, 12), (3, 20)])
+def test_a_box_has_the_layout_of_the_input(shape: tuple[int, ...]) -> None:
+    net = surebound.load(nn.Sequential(nn.Flatten(), nn.Linear(60, 2)), input_shape=(3, 4, 5))
+    with pytest.raises(errors.UsageError, match=r"lower end has the shape .*; expected \(3, 4, 5\), with or without"):
+        surebound.bounds(net, (np.zeros(shape), np.ones(shape)))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 3, 4, 5), (2, 3, 4, 5), (60,), (2, 60), (3, 1, 4, 5), (120,)])
+def test_a_box_may_be_flat_or_several(shape: tuple[int, ...]) -> None:
+    net = surebound.load(nn.Sequential(nn.Flatten(), nn.Linear(60, 2)), input_shape=(3, 4, 5))
+    box = np.random.default_rng(0).random(shape)
+    expected = net.network.forward(torch.from_numpy(box).reshape(-1, 3, 4, 5))
+    found = surebound.bounds(net, (torch.from_numpy(box).requires_grad_(), box), method="interval")
+    np.testing.assert_allclose(np.asarray(found.lower[-1]).reshape(-1, 2), expected.reshape(-1, 2), rtol=1e-9)
+
+
+def test_complex_numbers_are_no_box(model: Model) -> None:
+    with pytest.raises(errors.UsageError, match="the box's lower end is complex; expected real numbers"):
+        surebound.bounds(model, (np.zeros(2) + 1j, np.ones(2)))
+    with pytest.raises(errors.UsageError, match="the box's upper end is not an array of numbers"):
+        surebound.bounds(model, (np.zeros(2), [[0], [1, 2]]))  # type: ignore[arg-type]
+
+
+def test_an_image_that_changes_later_changes_no_problem() -> None:
+    image = np.full(2, 0.5)
+    problem = surebound.Robustness(image, 0, eps="1/10")
+    image[:] = 0.0
+    assert (problem.box().lower > 0.39).all()
+
+
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [

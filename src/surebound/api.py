@@ -7,13 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from surebound.domain.sets import as_numbers
 from surebound.errors import OutOfTimeError, UsageError
 from surebound.limits import Deadline
 from surebound.problem import Ball, Domain, Property, Robustness, Verdict
@@ -198,11 +199,16 @@ def bounds(
     shape = (-1, *model.network.input_shape)
     ends = []
     for name, end in (("lower", lower), ("upper", upper)):
-        array = np.asarray(end, dtype=np.float64)
+        array = as_numbers(end, f"the box's {name} end")
         if array.size == 0 or array.size % model.network.inputs:
             inputs = model.network.inputs
             raise UsageError(
                 f"the box's {name} end has {array.size} numbers; expected a multiple of the {inputs} inputs"
+            )
+        if not _fits(array.shape, model.network.input_shape):
+            raise UsageError(
+                f"the box's {name} end has the shape {array.shape}; expected {model.network.input_shape}, with or without"
+                " a leading batch of boxes, or flat in that order"
             )
         if not np.isfinite(array).all():
             raise UsageError(f"the box's {name} end is NaN or infinite; expected finite numbers")
@@ -214,6 +220,13 @@ def bounds(
             around = Around(model.network, Balls.of([box], device))
             return BOUNDS[method](model.network, ends[0], ends[1], around=around)
         return BOUNDS[method](model.network, ends[0], ends[1])
+
+
+def _fits(given: Sequence[int], expected: Sequence[int]) -> bool:
+    """Whether numbers of some shape are in the order of the network's input, or of several: axes of 1 do not matter,
+    nor does any order to a network whose input is flat."""
+    got, wanted = ([size for size in shape if size != 1] for shape in (given, expected))
+    return min(len(got), len(wanted)) <= 1 or wanted in (got, got[1:]) or got[1:] == [prod(wanted)]
 
 
 def train(

@@ -248,7 +248,7 @@ class Robustness:
     norm: float | str = "inf"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", as_numbers(self.x, "the input x of a robustness property"))
+        object.__setattr__(self, "x", as_numbers(self.x, "the input x of a robustness property").copy())
         object.__setattr__(self, "label", _class_number(self.label))
         for name in ("low", "high"):
             end = as_numbers(getattr(self, name), f"`{name}` of a robustness property")

@@ -229,7 +229,10 @@ def box_around(x: Vector, radius: Fraction, low: float, high: float) -> Box:
 def as_numbers(value: object, what: str) -> NDArray[np.float64]:
     """The value as float64 numbers; of a tensor that requires gradients, without them."""
     try:
-        return np.asarray(getattr(value, "detach", lambda: value)(), dtype=np.float64, order="C")
+        array = np.asarray(getattr(value, "detach", lambda: value)())
+        if np.iscomplexobj(array):
+            raise UsageError(f"{what} is complex; expected real numbers")
+        return np.asarray(array, dtype=np.float64, order="C")
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"{what} is not an array of numbers: {error}") from error
 

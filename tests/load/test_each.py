@@ -70,6 +70,24 @@ def test_arithmetic_on_constants_of_float16(tmp_path: Path, op: str) -> None:
     load_model(_hidden(tmp_path / "net.onnx", cast, [1, 3], a=half, s=integers(1, 3)))
 
 
+def test_a_batch_norm_in_training_mode_as_opsets_before_14_say_it(tmp_path: Path) -> None:
+    """By its further outputs. onnxruntime then normalises with the statistics of what it reads."""
+    ones = {name: np.ones(2, dtype=np.float32) for name in "gbmv"}
+    for outputs in (["h", "mean", "variance", "saved_mean", "saved_variance"], ["h", "", "", "", ""]):
+        nodes = [helper.make_node("BatchNormalization", [X, *"gbmv"], outputs)]
+        with pytest.raises(UnsupportedOpError, match="training mode"):
+            load_onnx(_hidden(tmp_path / "net.onnx", nodes, [1, 2, 3], opset=9, **ones), check=False)
+
+
+def test_truth_values_that_are_neither_0_nor_1(tmp_path: Path) -> None:
+    path = _hidden(tmp_path / "net.onnx", [_node("Where", ["c", X, "far"])], [1, 3])
+    model = onnx.load(path)
+    model.graph.initializer.append(TensorProto(name="c", data_type=TensorProto.BOOL, dims=[3], int32_data=[0, 1, 256]))
+    onnx.save(model, path)
+    with pytest.raises(NetworkError, match=r"weights 'c' .* neither 0 nor 1"):
+        load_onnx(path, check=False)
+
+
 @pytest.mark.parametrize("op", ["Shape", "Size"])
 def test_the_size_of_a_fixed_batch(tmp_path: Path, op: str) -> None:
     """A batch of 4 is read with one row; what is computed from its size would be that of a batch of 1."""

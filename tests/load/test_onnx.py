@@ -205,6 +205,13 @@ def test_residual_block_with_broadcasting_and_subtraction(tmp_path: Path, rng: n
     np.testing.assert_allclose(_forward(network, x), run(path, x), rtol=1e-5, atol=1e-6)
 
 
+def test_one_element_of_an_axis_that_runs_backwards(tmp_path: Path) -> None:
+    """NumPy has it as an array whose steps are negative, which torch takes none of."""
+    inputs = [X, integers(2), integers(-3), integers(0), integers(-2)]
+    path = save_op(tmp_path / "net.onnx", "Slice", (2,), inputs, opset=13)
+    assert load_onnx(path).forward(torch.tensor([[3.0, 5.0]])).tolist() == [[5.0]]
+
+
 def test_a_constant_output_still_is_a_network(tmp_path: Path) -> None:
     nodes = [helper.make_node("Shape", [X], ["s"]), helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT)]
     network = load_onnx(save(tmp_path / "c.onnx", nodes, [1, 3]))
@@ -394,6 +401,7 @@ def test_unsupported_operations_are_named(tmp_path: Path, op: str) -> None:
         ([helper.make_node("Conv", [X, "matrix"], ["y"])], "Conv"),
         ([helper.make_node("Frobnicate", [X], ["y"], domain="com.example")], "not supported"),
         ([helper.make_node("Reshape", [X, "five"], ["y"])], "Reshape"),
+        ([helper.make_node("Split", [X], ["y", ""], axis=1)], "an output has no name"),
     ],
 )
 def test_networks_that_cannot_be_read(tmp_path: Path, nodes: list[onnx.NodeProto], complaint: str) -> None:

@@ -422,6 +422,10 @@ def test_version_2_numbers_several_inputs_and_outputs_as_they_are_declared() -> 
         (network_2(X2 + '(declare-hidden H float32 [2] "h")' + Y3, "(assert (<= H[0] 1.0))"), "hidden node H"),
         (network_2(X2.replace("float32", "int8") + Y3, "(assert (<= Y[0] 1.0))"), "real type, got I8"),
         (network_2(X2.replace("2]", "99999,99999]") + Y3, "(assert (<= Y[0] 1.0))"), "at most 16,777,216"),
+        *((NETWORK + f"(assert (<= X[0,{i}] 1.0))", "line 5: .*indices") for i in ("-1", "0.5", "1e0", "-0", "+1", "")),
+        (NETWORK + "(assert (<= Y[-1] 1.0))", r"line 5: .*indices, got '\[-1\]'"),
+        (NETWORK + "(assert (<= Y[0", r"line 5: .*indices, got '\[0'"),
+        (network_2(X2.replace("2", "2.5") + Y3, "(assert (<= Y[0] 1.0))"), "line 2: .*indices"),
         ("(vnnlib-version", "."),
     ],
 )

@@ -138,6 +138,8 @@ def evaluate(node: "NodeProto", attributes: Attributes, arrays: list[Array], ops
     """The outputs of a node, for inputs that are all known."""
     if node.op_type not in EVALUATED:
         raise UnsupportedOpError("this operation is not supported on constants")
+    if "" in node.output:  # onnxruntime crashes on some of those
+        raise NetworkError("an output has no name; expected one for each output")
     for a in arrays:
         check_real(a)
         if not a.size:  # over an axis of none, there are as many sums as the other axes say

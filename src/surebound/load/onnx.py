@@ -284,7 +284,8 @@ class _Reader:
                 f"it reads the size of a batch of {self.filled}; expected a batch of 1, or of any size"
             )
         if node.op_type not in MOVES:
-            return [HANDLERS[node.op_type](Call(node.op_type, algebra, inputs, attributes, self._opset))]
+            call = Call(node.op_type, algebra, inputs, attributes, self._opset, len(node.output))
+            return [HANDLERS[node.op_type](call)]
         first, *others = inputs
         arrays = [v for v in others if v is not None and not isinstance(v, Data)]
         if not isinstance(first, Data) or any(isinstance(v, Data) for v in others):

@@ -19,6 +19,7 @@ class Call:
     inputs: list[Value | None]
     attributes: dict[str, Any]
     opset: int
+    outputs: int = 1  # how many the node lists
 
     @property
     def x(self) -> Data:

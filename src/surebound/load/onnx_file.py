@@ -25,6 +25,7 @@ STANDARD = ("", "ai.onnx")
 """The names of ONNX's own domain."""
 OLDEST_OPSET = 7
 """Before it, broadcasting was an attribute of each operation."""
+_BOOL = 9  # onnx.TensorProto's number
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def array(tensor: "TensorProto") -> NDArray[Any]:
 
     if any(d < 0 for d in tensor.dims):
         raise ValueError(f"the shape {list(tensor.dims[:AXES])} has a negative dimension")
+    if tensor.data_type == _BOOL and any(b not in (0, 1) for b in tensor.int32_data):  # 256 is true to some
+        raise ValueError("a truth value is neither 0 nor 1")
     return numpy_helper.to_array(tensor)
 
 

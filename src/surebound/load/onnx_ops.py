@@ -128,7 +128,8 @@ def _average_pool(call: Call) -> Value:
 
 
 def _batch_norm(call: Call) -> Value:
-    if call.attributes.get("training_mode", 0) or not call.attributes.get("spatial", 1):
+    training = call.attributes.get("training_mode", 0) or call.outputs > 1  # the latter before opset 14
+    if training or not call.attributes.get("spatial", 1):
         raise UnsupportedOpError("a batch norm in training mode, or one without shared channels, is not supported")
     epsilon = float(call.attributes.get("epsilon", np.float32(1e-5)))
     gamma, beta, mean, variance = (call.constant(i) for i in range(1, 5))

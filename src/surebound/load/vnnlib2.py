@@ -6,8 +6,9 @@ The package checks syntax, types and indices; its syntax tree is folded with the
 is supported. Its inputs are numbered one after the other, as they are declared, which is the order of the network's
 own; X[i,j,…] is flattened in C order. Outputs likewise.
 
-The package crashes on deep nesting and knows no exponents, so `_prepared` refuses too much nesting and writes 1.5e-3 as
-0.0015. It also stops at a NUL, which `vnnlib.read_property` refuses. The package is imported on use only.
+The package crashes on deep nesting, takes X[-1] and X[1.5] for elements and knows no exponents, so `_prepared` refuses
+too much nesting and such indices, and writes 1.5e-3 as 0.0015. The package also stops at a NUL, which
+`vnnlib.read_property` refuses. It is imported on use only.
 """
 
 import json
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
 _OFTEN = 2**12  # steps between two looks at the clock
 _REALS = {"Real": "real", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _PIECE = re.compile(
-    r"""(?P<comment>;[^\r\n]*+)|"[^"\r\n]*+"|(?P<open>\()|(?P<close>\))"""
+    r"""(?P<comment>;[^\r\n]*+)|"[^"\r\n]*+"|(?P<open>\()|(?P<close>\))|(?P<index>\[[^\]]*+\]?)"""
     r"|(?<![\w.])(?P<exponent>-?[0-9]++(?:\.[0-9]++)?[eE][-+]?[0-9]++)(?![\w.])",
     re.ASCII,
 )
+_INDEX = re.compile(r"\[\s*+(?:[0-9]++\s*+(?:,\s*+[0-9]++\s*+)*+)?\]", re.ASCII)
 _SYNTAX_ERROR = re.compile(r"Parse error: syntax error at line ([0-9]+), column [0-9]+: '(.*)'\s*", re.DOTALL)
 
 
@@ -97,6 +99,8 @@ def _prepared(text: str, deadline: Deadline) -> str:
         try:
             if depth > limits.NESTING:
                 raise PropertyError(f"expected at most {limits.NESTING} nested parentheses, got more")
+            if match["index"] is not None and _INDEX.fullmatch(match["index"]) is None:
+                raise PropertyError(f"expected whole numbers from 0 up as indices, got {shown(match['index'])}")
             if match["exponent"] is not None:
                 plain = format(read_number(match["exponent"]), "f")
                 longer += len(plain) + 2 - len(match[0])

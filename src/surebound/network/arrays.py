@@ -186,5 +186,6 @@ def tensor(x: "Tensor | NDArray[Any]", device: str = "cpu") -> "Tensor":
     if isinstance(x, np.ndarray):
         import torch
 
-        x = torch.from_numpy(x)
+        backwards = min(x.strides, default=0) < 0  # which torch does not know: NumPy has it along axes of length 1, too
+        x = torch.from_numpy(x.copy() if backwards else x)
     return x.to(device)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzz import Target, bare, false_problem, hostile, npy, run, violated
-from prover import Chain, Layer, Problem, Region, start
+from prover import Chain, Layer, Problem, Region, random_problem, start
 
 from surebound.check.arithmetic import CheckError
 from surebound.check.file import FLOATS
@@ -44,6 +44,8 @@ def test_hostile_files_are_refused(tmp_path: Path) -> None:
     assert "longer or shorter" in reasons["a bomb of zeros"]
     assert "two members of one name" in reasons["two members of one name"]
     assert all("is packed in a way" in reasons[name] for name in ("bzip2", "lzma"))
+    assert "is larger than 134,217,728 bytes" in reasons["a member that is too large"]
+    assert "damaged" in reasons["a length of 10,000 digits"]
 
 
 @pytest.mark.parametrize(("key", "value"), [("version", 2), ("version", None), ("format", "another")])
@@ -84,6 +86,26 @@ def test_hostile_files_take_little_memory(tmp_path: Path) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 2**20  # KiB
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_chains_of_rows_are_not_followed_to_their_end(tmp_path: Path, cuts: bool) -> None:
+    """A tree of 10,000 rows, each the second child of the one before: all paths together have 50 million."""
+    problem = random_problem(0)
+    rows = np.arange(10_000, dtype=np.int32)
+    tree = np.stack([0 * rows, -1 - rows, rows + 1], 1)
+    tree[-1, 2] = -1 - len(rows)
+    proof = start(problem)
+    step = {"kind": "region", "box": 0, "region": 0, "lines": "crown"} | ({"rebound": "crown"} if cuts else {})
+    arrays = {"tree": tree, "roots": np.zeros(1, np.int32), "c0/row": np.zeros(len(rows) + 1, np.int32)}
+    if cuts:
+        tree[:, 0] = sum(problem.chain.widths)
+        arrays["at"] = np.full(len(rows), problem.regions[0].low[0])
+    proof.step(step, arrays)
+    tracemalloc.start()
+    assert "a tree is deeper than" in Target(problem, tmp_path, Counter()).offer(proof)
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("lines", ["flat", "crown", "fastlin"])

@@ -67,6 +67,17 @@ def test_other_models_are_refused(name: str) -> None:
         read_network(model.SerializeToString(), 3, Arithmetic())
 
 
+def test_a_batch_that_the_file_fixes_counts_as_inputs() -> None:
+    """With a batch of two equal rows, onnxruntime computes means over both; read with one row, there would be none."""
+    graph = Graph((2, 4))
+    graph.add("GlobalAveragePool", graph.add("Reshape", "x", [1, 4, -1, 1]))
+    content, rows = graph.bytes(), np.tile(np.arange(4.0), 2)
+    with pytest.raises(CheckError, match=r"shape \[2, 4\]; expected 4 real numbers"):
+        read_network(content, 4, Arithmetic())
+    network = read_network(content, 8, Arithmetic())
+    np.testing.assert_array_equal(values(network, rows)[network.output], [[0.5, 2.5, 0.5, 2.5]])
+
+
 @pytest.mark.parametrize("kind", ["Relu", "Flatten", "Transpose", "GlobalAveragePool"])
 def test_constants_in_the_place_of_data_are_refused(kind: str) -> None:
     graph = Graph((1, 1, 1, 3))

@@ -18,7 +18,7 @@ from numpy.lib import format as npy
 
 from surebound.check.arithmetic import Array, CheckError, expect
 
-ABOUT, MEMBER = 2**24, 2**27  # bytes at most: of `about`, of an array
+ABOUT, MEMBER, HEADER = 2**24, 2**27, 2**14  # bytes at most: of `about`, of an array, of what is said before either
 INT32, INT8, UINT8 = (np.dtype(name) for name in ("<i4", "|i1", "|u1"))
 FLOATS = [np.dtype("<f4"), np.dtype("<f8")]
 
@@ -52,6 +52,7 @@ class Proof(zipfile.ZipFile):
         info = self.members[f"{name}.npy"]
         known = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and not info.flag_bits & 1
         expect(known, f"the array '{name}' is packed in a way that is not part of the format")
+        expect(info.file_size <= most + HEADER, f"the array '{name}' is larger than {most:,} bytes")
         try:
             with self.open(info) as file:
                 read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -60,9 +61,10 @@ class Proof(zipfile.ZipFile):
                 size = prod(found) * dtype.itemsize
                 fits = dtype in types and not fortran and found == wanted and min(found) >= 0 and size <= most
                 content = file.read(size + 1) if fits else b""
+                given = f"{dtype} of {list(found)}"
         except Exception as error:  # zipfile, zlib and NumPy's header reader fail in many ways on damaged files
             raise CheckError(f"the array '{name}' is damaged ({type(error).__name__})") from error
         expected = f"{' or '.join(t.name for t in types)} of {list(shape)}, at most {most:,} bytes"
-        expect(fits, f"the array '{name}' is {dtype} of {list(found)}; expected {expected}")
+        expect(fits, f"the array '{name}' is {given}; expected {expected}")
         expect(len(content) == size, f"the array '{name}' is longer or shorter than it says")
         return np.frombuffer(content, dtype=dtype).reshape(found)

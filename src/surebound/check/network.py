@@ -78,9 +78,7 @@ class _Reader:
         sources = [i for i in graph.input if i.name not in self.values]
         expect(len(sources) == len(graph.output) == 1, "several inputs or outputs; expected one of each")
         kind = sources[0].type.tensor_type
-        shape = tuple(d.dim_value for d in kind.shape.dim)
-        if shape and (shape[0] < 1 or prod(shape) != inputs):
-            shape = (1, *shape[1:])  # a batch
+        shape = tuple(max(d.dim_value, int(i == 0)) for i, d in enumerate(kind.shape.dim))  # an open batch is one of 1
         fits = prod(shape) == inputs and min(shape, default=1) > 0 and kind.elem_type in (1, 11)
         expect(fits, f"an input of shape {list(shape[:9])}; expected {inputs} real numbers")
         self.define(sources[0].name, self.add(Op(inputs), shape))

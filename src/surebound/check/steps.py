@@ -24,7 +24,7 @@ Leaves = tuple[Array, Array, list[Array], Way, Array]  # numbers, trees, paths, 
 class Forest:
     """Trees whose rows are (what is split, first child, second child); a child or root below 0 is leaf 0, 1, …"""
 
-    def __init__(self, tree: Array, roots: Array, at: Array) -> None:
+    def __init__(self, tree: Array, roots: Array, at: Array, deepest: int = 0) -> None:
         rows, self.leaves = len(tree), len(tree) + len(roots)  # a binary tree has one leaf more than inner nodes
         links = np.concatenate([tree[:, 1:].reshape(-1), roots]).astype(np.int64)
         places = np.where(links < 0, rows - 1 - links, links)  # rows first, then leaves
@@ -32,23 +32,22 @@ class Forest:
         expect(once, "a tree does not reach each of its rows and leaves exactly once")
         above = np.repeat(np.arange(rows), 2)
         expect(((links[: 2 * rows] < 0) | (links[: 2 * rows] > above)).all(), "a child does not come after its row")
-        self.split, self.at = tree[:, 0].astype(np.int64), at  # what is split, and where inputs are cut
+        self.split, self.at, self._deepest = tree[:, 0].astype(np.int64), at, deepest  # what is split; where it is cut
         # For each row, then each leaf: the row above it, or −1 − its root; and whether it is the second child.
         order = np.argsort(places)
-        self._above = np.concatenate([above, -1 - np.arange(len(roots))])[order].tolist()
-        self._second = np.concatenate([np.tile([0, 1], rows), np.zeros(len(roots), dtype=np.int64)])[order].tolist()
+        self._above = np.concatenate([above, -1 - np.arange(len(roots))])[order]
+        self._second = np.concatenate([np.tile([0, 1], rows), np.zeros(len(roots), dtype=np.int64)])[order]
 
     def paths(self, leaves: Array) -> list[Array]:
         """The root of each leaf; and leaf by leaf, from the root, its place in `leaves`, row, second child or not."""
-        roots, steps = list[int](), list[tuple[int, int, int]]()
-        for place, leaf in enumerate(leaves.tolist()):
-            at, path = len(self.split) + leaf, list[tuple[int, int, int]]()
-            while (row := self._above[at]) >= 0 and len(path) < len(self.split):
-                path.append((place, row, self._second[at]))
-                at = row
-            roots.append(-1 - row)
-            steps += reversed(path)
-        return [np.array(roots), *np.array(steps, dtype=np.int64).reshape(-1, 3).T]
+        at, up = len(self.split) + leaves, list[Array]()  # of all leaves at once: rows, and which child each came from
+        while ((row := self._above[at]) >= 0).any():
+            expect(len(up) < self._deepest, f"a tree is deeper than {self._deepest} rows")
+            up.append(np.array([row, self._second[at]]))
+            at = np.where(row >= 0, row, at)
+        rows, second = np.array(up[::-1], dtype=np.int64).reshape(-1, 2, len(leaves)).transpose(1, 2, 0)
+        inner = rows >= 0
+        return [-1 - row, np.nonzero(inner)[0], rows[inner], second[inner]]
 
 
 class Steps:
@@ -175,8 +174,8 @@ class Steps:
             return Forest(np.zeros((0, 3), dtype=np.int32), -1 - np.arange(roots), np.zeros(0))
         tree, inputs = self.read("tree", [INT32], (None, 3)), self.network.neurons
         at = self.read("at", FLOATS[1:], (len(tree),)) if cuts else np.zeros(0)
-        forest = Forest(tree, self.read("roots", [INT32], (roots,)), at)
-        begin, end = (inputs, inputs + self.network.sizes[0]) if cuts else (0, neurons)
+        begin, end, often = (inputs, inputs + self.network.sizes[0], 64) if cuts else (0, neurons, 1)
+        forest = Forest(tree, self.read("roots", [INT32], (roots,)), at, often * (end - begin))
         expect(((forest.split >= begin) & (forest.split < end)).all(), "a tree splits what is not there, or too early")
         return forest
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -58,6 +59,7 @@ class BoxRecord(Witness):
         self._layer = -1
         self._claims: dict[Lines, list[_Claims]] = {}  # of the present layer
         self.starts, self._inputs = np.cumsum([0, *network.widths]), network.inputs
+        self._places = [prod(network.nodes[node].shape[1:]) for node in network.layers]
 
     def neurons(self, form: Form) -> Array:
         """The numbers, in the whole network, of a form's neurons."""
@@ -132,13 +134,17 @@ class BoxRecord(Witness):
         self._claims.setdefault(lines, []).append(claims)
 
     def _flush(self) -> None:
-        """Write down the claims of the layer that is done."""
+        """Write down the claims of the layer that is done, place by place of an image: a checker that takes a few at a
+        time has to look at a small part of the layers before."""
         for lines, all_ in self._claims.items():
             for claims in _without_repeats(all_):
                 about = {"kind": "layer", "box": self.box, "layer": self._layer, "lines": lines}
-                step = Step(about, _members(_joined(claims)))
+                members = _members(_joined(claims))
+                order = np.argsort(members["neuron"] % self._places[self._layer], kind="stable")
+                step = Step(about, {name: array[order] for name, array in members.items()})
                 if lines == "stored":
-                    step.members["free"], step.chunk["alpha"] = _side_by_side(claims)
+                    step.members["free"], alpha = _side_by_side(claims)
+                    step.chunk["alpha"] = alpha[order]
                 self.steps.append(step)
         self._claims = {}
 

@@ -2,8 +2,8 @@
 
     python tests/check/extremes.py --minutes 10 --seed 1
 
-Weights, boxes, rows and multipliers are drawn from all of float64, up to the checker's limit; coefficients of passes
-beyond it. Splits are those that the point satisfies.
+Weights, boxes, rows, multipliers and planes are drawn from all of float64, up to the checker's limit; coefficients of
+passes beyond it. Splits are those that the point satisfies, and bounds on layers are made as claims are shown.
 """
 
 import argparse
@@ -18,9 +18,9 @@ import numpy as np
 from graphs import Graph, rational, values
 
 from surebound.check.arithmetic import Arithmetic, CheckError
-from surebound.check.bounds import Enclosure, Way
+from surebound.check.bounds import Enclosure, Planes, Way
 from surebound.check.network import read_network
-from surebound.check.steps import bound
+from surebound.check.steps import Steps, bound
 
 FLOAT, EXACT = Arithmetic(), Arithmetic(exact=True)
 ROWS = 3
@@ -85,6 +85,46 @@ def splits(rng: np.random.Generator, net: Any, found: list[np.ndarray], draw: Dr
     return Way(lines, alpha, sign, abs(draw(*shape)) * (sign != 0))
 
 
+def claims(rng: np.random.Generator, enclosure: Enclosure) -> None:
+    """Bounds on some layers by passes over those before."""
+    net = enclosure.network
+    for layer in range(len(net.layers)):
+        enclosure.extend(layer)
+        if rng.random() < 0.5:
+            everyone, way = np.arange(net.widths[layer]), Way(str(rng.choice(["flat", "crown", "fastlin"])))
+            low, high = enclosure.layers[layer]
+            below, above = (enclosure.neurons(layer, everyone, side, way) for side in (1, -1))
+            enclosure.learn(layer, np.maximum(low, below), np.minimum(high, -above))
+    enclosure.extend(len(net.layers))
+
+
+def planes(rng: np.random.Generator, enclosure: Enclosure, draw: Draw) -> dict[int, Planes]:
+    """Planes above some neurons, as the checker makes them of what a file says."""
+    net = enclosure.network
+    chosen = [rng.permutation(width)[: int(rng.integers(width + 1))] for width in net.widths]
+
+    def read(name: str, *_: Any) -> np.ndarray:
+        layer, kind = int(name[1 : name.index("/")]), name[name.index("/") + 1 :]
+        count = len(chosen[layer])
+        if kind == "kappa":
+            return rng.choice([0, 1, 5e-324, 0.5, rng.random()], size=(2, count))
+        shape = count, int(net.sizes[0] + net.first[layer])
+        weight = draw(*shape) if rng.random() < 0.5 else rng.normal(size=shape)
+        return chosen[layer] if kind == "neuron" else weight * (rng.random(shape) < 0.6)
+
+    class Said(Steps):
+        def __init__(self) -> None:
+            self.network, self.arithmetic, self.batch = net, enclosure.arithmetic, int(rng.integers(1, 4))
+
+        def has(self, name: str) -> bool:
+            return len(chosen[int(name[1 : name.index("/")])]) > 0
+
+        def read(self, *given: Any) -> np.ndarray:
+            return read(*given)
+
+    return Said().planes(enclosure)
+
+
 def expect_below(bounds: np.ndarray, truth: Any, tally: Counter[str]) -> None:
     for value, most in zip(bounds.tolist(), truth, strict=True):
         tally["bounds"] += 1
@@ -104,7 +144,7 @@ def attempt(seed: int, tally: Counter[str]) -> None:
     net, exact = (read_network(graph.bytes(), inputs, arithmetic) for arithmetic in (FLOAT, EXACT))
     try:
         enclosure = Enclosure(net, low[None], high[None])
-        enclosure.extend(len(net.layers))
+        claims(rng, enclosure)
     except CheckError:
         tally["beyond the limit"] += 1
         return
@@ -114,6 +154,9 @@ def attempt(seed: int, tally: Counter[str]) -> None:
     for a, v, b in zip(enclosure.low, found, enclosure.high, strict=True):
         assert ((rational(a) <= v) & (v <= rational(b))).all()
     output, way = found[net.output][0], splits(rng, net, found, draw)
+    if rng.random() < 0.5:
+        way = way._replace(planes=planes(rng, enclosure, draw))
+        tally["with planes"] += 1
     rows = rational(draw(2, len(output) + inputs + 1, most=59))
     rows = rows * (1 + rational(rng.integers(-99, 99, size=rows.shape)) / 10**18)  # decimals that float64 has not
     pi = abs(draw(ROWS, 2, most=59))

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from surebound.domain.sets import Ball as Ball
 from surebound.domain.sets import Box as Box
@@ -246,6 +246,18 @@ class Robustness:
     low: float = 0.0
     high: float = 1.0
     norm: float | str = "inf"
+
+    if TYPE_CHECKING:  # any array or tensor is taken, and kept as one of NumPy's
+
+        def __init__(
+            self,
+            x: ArrayLike,
+            label: int,
+            eps: float | str | Fraction,
+            low: float = 0.0,
+            high: float = 1.0,
+            norm: float | str = "inf",
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", as_numbers(self.x, "the input x of a robustness property").copy())

@@ -57,7 +57,9 @@ _GRACE = 0.25  # seconds after the timeout in which the verification ends by its
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("net", metavar="NET.onnx", help="the network, an ONNX file (may be gzipped)")
     parser.add_argument("property", metavar="PROPERTY.vnnlib", help="VNN-LIB 1.0 or 2.0 (may be gzipped)")
-    parser.add_argument("--timeout", type=positive_seconds, metavar="S", help="seconds in all, loading included")
+    parser.add_argument(
+        "--timeout", type=positive_seconds, metavar="S", help="seconds in all, loading included (default: no limit)"
+    )
     parser.add_argument(
         "--branching",
         choices=CHOICES,

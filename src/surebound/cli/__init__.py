@@ -15,9 +15,9 @@ COMMANDS: "Registry[Command]" = Registry(
         "inspect": "surebound.cli.inspect:COMMAND",
         "train": "surebound.cli.train:COMMAND",
         "attack": "surebound.cli.attack:COMMAND",
-        "report": "surebound.cli.report:COMMAND",
         "certify": "surebound.cli.certify:COMMAND",
-        "demo": "surebound.cli.demo:COMMAND",
         "reproduce": "surebound.cli.reproduce:COMMAND",
+        "report": "surebound.cli.report:COMMAND",
+        "demo": "surebound.cli.demo:COMMAND",
     },
 )

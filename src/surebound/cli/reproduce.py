@@ -53,9 +53,19 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with what the folder has")
     add_engine(parser, "processes with one thread each (default: one for each core; 1 where branching rules are timed)")
     parser.add_argument(
-        "--settings", type=_some(tuple(SETTINGS)), default=tuple(SETTINGS), metavar="A,B", help="only these radii"
+        "--settings",
+        type=_some(tuple(SETTINGS)),
+        default=tuple(SETTINGS),
+        metavar="A,B",
+        help=f"only these radii (default: {','.join(SETTINGS)})",
     )
-    parser.add_argument("--methods", type=_some(METHODS), default=METHODS, metavar="A,B", help="only these methods")
+    parser.add_argument(
+        "--methods",
+        type=_some(METHODS),
+        default=METHODS,
+        metavar="A,B",
+        help=f"only these methods (default: {','.join(METHODS)})",
+    )
     parser.add_argument(
         "--search",
         choices=SEARCHES,

@@ -17,7 +17,8 @@ def expect_checkable(file: Path, network: Network) -> None:
         found = read_network(read_bytes(file), network.inputs, Arithmetic(False)).widths
     except CheckError as error:
         raise UsageError(
-            f"there are no proofs for '{file}': {one_line(error)}; expected a network that surebound check reads"
+            f"there are no proofs for '{file}': {one_line(error)}; "
+            "expected a network that surebound check reads (without proofs it may be verified)"
         ) from error
     if found != list(network.widths):
         raise UsageError(f"there are no proofs for '{file}': its ReLUs are counted in two ways")
@@ -29,5 +30,6 @@ def expect_checkable_property(file: Path) -> None:
         read_property(read_bytes(file))
     except CheckError as error:
         raise UsageError(
-            f"there are no proofs for '{file}': {one_line(error)}; expected a property that surebound check reads"
+            f"there are no proofs for '{file}': {one_line(error)}; "
+            "expected a property that surebound check reads (without proofs it may be verified)"
         ) from error

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -312,11 +313,27 @@ def test_an_image_that_changes_later_changes_no_problem() -> None:
     assert (problem.box().lower > 0.39).all()
 
 
+def _certify(more: dict[str, Any], _: Model, out: Path) -> object:
+    return surebound.certify("n.onnx", "digits", **{"eps": 0, "store": out, **more})
+
+
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
         (lambda net, _: surebound.verify(net, None), "got a NoneType for a problem; expected a Robustness"),
         (lambda net, _: surebound.bounds(net, None), "got a NoneType for a box; expected a Box or Ball"),
+        *(
+            (partial(_certify, more), complaint)
+            for more, complaint in (
+                ({"proofs": ""}, "proofs is ''; expected the path of the folder"),
+                ({"proofs": 5}, "proofs is 5; expected the path of the folder"),
+                ({"store": "a\0b"}, r"store is 'a\\x00b'; expected the path"),
+                ({"cluster": 5}, "cluster is 5; expected 'auto' or 'HOST:PORT'"),
+                ({"device": 5}, "the device '5' is of a kind"),
+                ({"early_stop": "no"}, "early_stop is 'no'; expected True or False"),
+                ({"radius_search": 2}, "radius_search is 2; expected True or False"),
+            )
+        ),
         (lambda net, _: surebound.load(None), "got a NoneType; expected the path of an ONNX file, or a PyTorch"),
         (lambda net, _: surebound.load("tiny.onnx", input_shape=(2,)), "input_shape is for PyTorch modules"),
         (lambda net, _: surebound.load(nn.Flatten(), input_shape=(-1, 8, 8)), r"input_shape is \(-1, 8, 8\); expected"),

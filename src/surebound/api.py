@@ -289,7 +289,7 @@ def train(
 
 def _path(value: object, name: str, use: str) -> Path:
     """The path that an argument must be."""
-    if not isinstance(value, str | Path) or value == "":
+    if not isinstance(value, str | Path) or value == "" or "\0" in str(value):
         raise UsageError(f"{name} is {value!r}; expected the path of {use}")
     return Path(value)
 
@@ -388,7 +388,7 @@ def certify(
         eps=exact(eps, norm),
         images=chosen,
         settings=settings,
-        proofs=None if proofs is None else Path(proofs),
+        proofs=None if proofs is None else _path(proofs, "proofs", "the folder for proofs"),
         check_proofs=check_proofs,
         room=Room(memory),
         device=device,

@@ -133,6 +133,16 @@ def test_resuming_brings_proofs_back_and_adds_them_to_old_rows(net: Path, tmp_pa
     assert check(net, *files).valid
 
 
+def test_proofs_that_another_store_noted_or_nobody_checked_are_made_anew(net: Path, tmp_path: Path) -> None:
+    images = [0, 1, 3]
+    certify(net, tmp_path, images=images)
+    certify(net, tmp_path, "other", images=images, proofs=None)
+    again = certify(net, tmp_path, "other", images=images, resume=True)
+    assert (again.proofs.verified, again.proofs.written, again.proofs.accepted) == (3, 3, 0)
+    checked = certify(net, tmp_path, "other", images=images, resume=True, check_proofs=True)
+    assert (checked.proofs.written, checked.proofs.accepted) == (3, 3)
+
+
 def test_a_folder_has_proofs_about_one_radius(net: Path, tmp_path: Path, done: tuple[Path, Certification]) -> None:
     certify(net, tmp_path, images=[0, 1])
     label = json.loads((tmp_path / "proofs" / "about.json").read_text())

@@ -243,6 +243,19 @@ def test_damage_is_one_sentence(tmp_path: Path, damage: str) -> None:
         store.rows(1)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_is_taken_away_is_noticed(tmp_path: Path, replaced: bool) -> None:
+    with Store(tmp_path / "a.sqlite") as store:
+        number = store.begin(RUN)
+        (tmp_path / "a.sqlite").rename(tmp_path / "b.sqlite")
+        if replaced:
+            Store(tmp_path / "a.sqlite").close()
+        with pytest.raises(
+            StoreError, match=r"a\.sqlite' was moved, removed or replaced while it was in use; expected"
+        ):
+            store.add(number, row(0))
+
+
 def test_a_store_is_always_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Store(":memory:").close()

@@ -38,8 +38,8 @@ seen.outside = [...document.querySelectorAll("svg text")].filter((text) => {
   const inner = text.getBoundingClientRect(), outer = text.ownerSVGElement.getBoundingClientRect();
   return inner.left < outer.left || inner.right > outer.right + 1 || inner.bottom > outer.bottom + 1;
 }).map((text) => text.textContent);
-seen.cut = [...document.querySelectorAll("table")].filter((table) => table.scrollWidth > table.parentElement.clientWidth + 1)
-  .map((table) => table.caption.textContent);
+const cut = (table) => table.scrollWidth > table.parentElement.clientWidth + 1;
+seen.cut = [...document.querySelectorAll("table")].filter(cut).map((table) => table.caption.textContent);
 seen.ground = getComputedStyle(document.body).backgroundColor;
 const table = [...document.querySelectorAll("table.sortable")].at(-1);
 const column = (name) => [...table.tHead.rows[0].cells].findIndex((cell) => cell.dataset.column === name);

@@ -33,7 +33,7 @@ def expect_exact(name: str) -> None:
     if name == CPU:
         return
     said = f"the device '{name}'"
-    if name.partition(":")[0] not in _KNOWN:
+    if not isinstance(name, str) or name.partition(":")[0] not in _KNOWN:
         raise UsageError(f"{said} is of a kind whose arithmetic is not known to prove; expected cpu, cuda or cuda:N")
     expect_usable(name, said)
     if os.environ.get(_EMULATION, "0") not in ("", "0"):

@@ -55,7 +55,11 @@ class Certifying:
         self._task, self._results, self._folder = task, results, folder
         self._certifier = Certifier(model, task.eps, task.settings)
         self._network, self._memory = model.network, task.room.expected(model.network)
-        self._again = {i for i, outcome in done.items() if folder and outcome == "verified" and not folder.has(i)}
+        self._again = set[int]()
+        if folder is not None:
+            proofs = results.proved(self.number)
+            verified = (i for i, outcome in done.items() if outcome == "verified")
+            self._again = {i for i in verified if not folder.suffices(i, proofs.get(i))}
         self._outcomes = Counter(done[i] for i in task.images if i in done and i not in self._again)
         self._missing = [i for i in task.images if i not in done or i in self._again]
         self._left, self._over = Counter[str](), Counter[str]()  # images by the kind of work

@@ -48,8 +48,10 @@ class ProofFolder:
     def proof(self, image: int) -> Path:
         return self.folder / f"image-{image}.proof"
 
-    def has(self, image: int) -> bool:
-        return self.property(image).is_file() and self.proof(image).is_file()
+    def suffices(self, image: int, known: Evidence | None) -> bool:
+        """Whether there is a proof of an image, which is known to the store, and checked if wanted."""
+        there = self.property(image).is_file() and self.proof(image).is_file()
+        return there and known is not None and (known.checked is True or not self.check)
 
     def prepare(self, network: Network, about: Mapping[str, str]) -> None:
         """Make the folder. Raise UsageError if there is no place for it, or it has proofs about something else, or the

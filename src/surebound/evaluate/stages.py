@@ -73,6 +73,9 @@ class Settings:
     def __post_init__(self) -> None:
         if not (isinstance(self.timeout, int | float) and 0 < self.timeout < float("inf")):
             raise UsageError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
+        for name in ("early_stop", "radius_search"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; expected True or False")
         if self.targets < 1:
             raise UsageError(f"targets must be at least 1, got {self.targets!r}")
         object.__setattr__(self, "norm", exact_norm(self.norm))

@@ -234,11 +234,12 @@ class Store:
 
     def __init__(self, path: str | Path, *, readonly: bool = False) -> None:
         """Open a store, or make a new one; `readonly` needs one that is there and leaves it as it is."""
-        self.path = Path(path)
+        self.path, self._place = Path(path), Path(path).absolute()
+        self._identity: tuple[int, int] | None = None  # of the file, once it is there
         if readonly and not self.path.is_file():
             raise StoreError(f"there is no store '{self.path}'; expected a file that surebound certify wrote")
         with self._sentence():
-            target = self._readonly_uri() if readonly else str(self.path.absolute())
+            target = self._readonly_uri() if readonly else str(self._place)
             self._db = sqlite3.connect(target, uri=readonly, isolation_level=None, timeout=_PATIENCE)
             try:
                 self._open(readonly)
@@ -262,9 +263,18 @@ class Store:
             raise StoreError(f"'{self.path}' is not a store of results; expected a file that surebound certify wrote")
         if version != _VERSION:
             raise StoreError(f"'{self.path}' is a store of version {version}; expected {_VERSION}")
+        self._identity = self._found()
         if not readonly:
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute(proofs.SCHEMA)
+
+    def _found(self) -> tuple[int, int] | None:
+        """Which file has the store's name."""
+        try:
+            stat = self._place.stat()
+        except OSError:
+            return None
+        return stat.st_dev, stat.st_ino
 
     def _keep_a_log(self) -> None:
         """Write ahead. Unlike everything else, SQLite does not wait for others to let it change this."""
@@ -361,8 +371,7 @@ class Store:
         with self._sentence():
             plain = self._db.execute(_PLAIN, (run,)).fetchall()
             pictures = self._db.execute(_PICTURES, (run, -1 if counters is None else counters)).fetchall()
-            with self._whole(f"the proofs of run {run}"):
-                proved = proofs.select(self._db, run)
+        proved = self.proved(run)
         with self._whole(f"the rows of run {run}"):
             shown = {image: _counter(*picture) for image, *picture in pictures}
             named = (dict(zip(_COLUMNS, values, strict=True)) for values in plain)
@@ -376,10 +385,19 @@ class Store:
             _expect(set(found.values()) <= set(OUTCOMES), "an outcome")
         return found
 
+    def proved(self, run: int) -> dict[int, Evidence]:
+        """What is known of the proofs of a run, by image."""
+        with self._sentence(), self._whole(f"the proofs of run {run}"):
+            return proofs.select(self._db, run)
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
         try:
+            if self._identity not in (None, self._found()):  # SQLite would go on with a file that has no name
+                raise StoreError(
+                    f"'{self.path}' was moved, removed or replaced while it was in use; expected it to stay where it is"
+                )
             yield
         except BaseException:
             self._db.execute("ROLLBACK")

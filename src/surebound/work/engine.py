@@ -15,6 +15,8 @@ def choose(
     """A Ray cluster if there is an address, else so many processes, or this one alone."""
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise UsageError(f"workers is {workers!r}; expected a whole number from 1 up")
+    if cluster is not None and not isinstance(cluster, str):
+        raise UsageError(f"cluster is {cluster!r}; expected 'auto' or 'HOST:PORT'")
     if cluster is not None:
         from surebound.work.cluster import Cluster
 

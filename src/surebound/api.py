@@ -207,8 +207,8 @@ def bounds(
             )
         if not _fits(array.shape, model.network.input_shape):
             raise UsageError(
-                f"the box's {name} end has the shape {array.shape}; expected {model.network.input_shape}, with or without"
-                " a leading batch of boxes, or flat in that order"
+                f"the box's {name} end has the shape {array.shape}; expected {model.network.input_shape}, with or "
+                "without a leading batch of boxes, or flat in that order"
             )
         if not np.isfinite(array).all():
             raise UsageError(f"the box's {name} end is NaN or infinite; expected finite numbers")

@@ -143,7 +143,7 @@ def test_a_dropout_that_eval_does_not_end_is_refused() -> None:
 
 def _view_of_a_constant(m: Any, h: Tensor) -> Tensor:
     matrix = m.weight.repeat(h.shape[0], 2).unflatten(1, (2, 2))
-    matrix.diagonal(dim1=1, dim2=2).add_(h)
+    torch.linalg.diagonal(matrix).add_(h)
     return matrix.sum(2)
 
 

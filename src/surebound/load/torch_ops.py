@@ -13,6 +13,7 @@ from math import log
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from surebound.errors import UnsupportedOpError
@@ -63,8 +64,8 @@ def _times(a: Algebra, other: Any, alpha: float) -> Value:
     return _mul(a, a.data(_value(other)), alpha)
 
 
-def _rsub(a: Algebra, input: Any, other: Any) -> Data:
-    return _sub(a, other, input)
+def _rsub(a: Algebra, input: Any, other: Any, *, alpha: float = 1) -> Data:
+    return _sub(a, other, input, alpha=alpha)
 
 
 def _mul(a: Algebra, input: Any, other: Any) -> Data:
@@ -109,6 +110,14 @@ def clamp(a: Algebra, input: Data, min: Any = None, max: Any = None) -> Data:
         return y if max is None else a.extreme([y, _array(max)], largest=False)
     lo, hi = (None if bound is None else float(np.float32(bound)) for bound in (min, max))
     return a.each(y, lambda node: a.builder.clip(node, lo, hi))
+
+
+def _clamp_min(a: Algebra, input: Data, min: Any) -> Data:
+    return clamp(a, input, min)
+
+
+def _clamp_max(a: Algebra, input: Data, max: Any) -> Data:
+    return clamp(a, input, max=max)
 
 
 def _hardtanh(a: Algebra, input: Data, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Data:
@@ -160,6 +169,10 @@ def _pow(a: Algebra, input: Data, exponent: Any) -> Data:
     if exponent not in (1, 2, 3):
         raise UnsupportedOpError("a power other than 1, 2 or 3 is not supported")
     return input if exponent == 1 else a.apply(input, SQUARE if exponent == 2 else CUBE)
+
+
+def _square(a: Algebra, input: Data) -> Data:
+    return a.apply(input, SQUARE)
 
 
 def _maximum(a: Algebra, input: Any, other: Any) -> Data:
@@ -339,6 +352,15 @@ def _same(a: Algebra, input: Data, *_: Any, **__: Any) -> Data:
     return input
 
 
+def _to(a: Algebra, input: Data, *args: Any, **kwargs: Any) -> Data:
+    """To float32 or float64, or to a device, which changes no numbers but by rounding."""
+    for value in (*args, *kwargs.values()):
+        kind = value.dtype if isinstance(value, Tensor) else value
+        if isinstance(value, Data) or (isinstance(kind, torch.dtype) and kind not in (torch.float32, torch.float64)):
+            raise UnsupportedOpError("a cast to another type is not supported; expected float32 or float64")
+    return input
+
+
 def _dropout(a: Algebra, input: Data, p: float = 0.5, training: bool = True, inplace: bool = False) -> Data:
     if training and p > 0:
         raise UnsupportedOpError("a dropout in training mode is not supported; expected training=False")
@@ -361,6 +383,8 @@ FUNCTIONS: Values = {
     "cat": _cat,
     "celu": celu,
     "clamp": clamp,
+    "clamp_max": _clamp_max,
+    "clamp_min": _clamp_min,
     "clip": clamp,
     "concat": _cat,
     "conv1d": conv,
@@ -399,6 +423,7 @@ FUNCTIONS: Values = {
     "rsub": _rsub,
     "selu": selu,
     "softplus": softplus,
+    "square": _square,
     "stack": _stack,
     "sub": _sub,
     "subtract": _sub,
@@ -409,7 +434,7 @@ FUNCTIONS: Values = {
 }
 """Functions of torch, torch.nn.functional and operator, by name."""
 
-METHODS: Values = {**FUNCTIONS, "float": _same, "double": _same, "detach": _same}
+METHODS: Values = {**FUNCTIONS, "float": _same, "double": _same, "detach": _same, "to": _to}
 """Methods of tensors."""
 
 MOVES = frozenset(
@@ -417,22 +442,30 @@ MOVES = frozenset(
         "chunk",
         "clone",
         "contiguous",
+        "diagonal",
         "expand",
         "flatten",
         "flip",
         "getitem",
         "index_select",
+        "moveaxis",
         "movedim",
         "narrow",
         "permute",
         "pixel_shuffle",
+        "pixel_unshuffle",
         "repeat",
+        "repeat_interleave",
         "reshape",
+        "roll",
         "select",
         "split",
         "squeeze",
         "swapaxes",
+        "swapdims",
         "t",
+        "tensor_split",
+        "tile",
         "transpose",
         "unbind",
         "unflatten",

@@ -22,7 +22,13 @@ from surebound.load.torch_ops import MOVES
 
 _OPERATORS = ("iadd", "ifloordiv", "imatmul", "imod", "imul", "ipow", "isub", "itruediv")
 _SHAPES = frozenset(("size", "dim", "getattr"))  # what reads no numbers
-_SHARING = MOVES - {"clone"} | {"double", "float", "detach", "dropout"}  # what may return its argument, or a view of it
+_SHARING = MOVES - {"clone"} | {
+    "double",
+    "float",
+    "detach",
+    "dropout",
+    "to",
+}  # what may return its argument, or a view of it
 _SHARING_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 
 

@@ -167,6 +167,38 @@ def _mlp(path: Path, shape: list[int | str], output_shape: list[int | str] | Non
     return save(path, nodes, shape, constants=constants, output_shape=output_shape)
 
 
+@pytest.mark.parametrize(
+    ("inner", "constants"),
+    [
+        ([("Div", ["e", "three"], "d"), ("Mul", ["d", "three"], "s")], {"three": 3.0}),
+        ([("Mul", ["e", "a"], "d"), ("Mul", ["d", "b"], "s")], {"a": 1 + 2.0**-30, "b": 1 - 2.0**-30}),
+    ],
+)
+def test_gates_that_are_centred_only_up_to_rounding(
+    tmp_path: Path, inner: list[tuple[str, list[str], str]], constants: dict[str, float]
+) -> None:
+    """x (s erf(x) + 1), where s rounds to 1: that is no GELU where erf(x) is −1, and x (1 − s) is what remains."""
+    nodes = [("Erf", [X], "e"), *inner, ("Add", ["s", "one"], "g"), ("Mul", [X, "g"], "y")]
+    made = [helper.make_node(op, inputs, [output]) for op, inputs, output in nodes]
+    doubles = {name: np.float64(value) for name, value in {**constants, "one": 1.0}.items()}
+    path = save(tmp_path / "net.onnx", made, (1, 2), constants=doubles, dtype=TensorProto.DOUBLE)
+    with pytest.raises(UnsupportedOpError, match="both factors depend"):
+        load_onnx(path)
+
+
+def test_a_gate_behind_a_batch_norm_is_not_centred(tmp_path: Path) -> None:
+    """Its scale 1 / √(1 + 10⁻¹⁸) is 1 in float64."""
+    nodes = [
+        helper.make_node("Erf", [X], ["e"]),
+        helper.make_node("BatchNormalization", ["e", "one", "zero", "zero", "one"], ["s"], epsilon=1e-18),
+        helper.make_node("Add", ["s", "one"], ["g"]),
+        helper.make_node("Mul", [X, "g"], ["y"]),
+    ]
+    constants = {"one": np.ones(2, dtype=np.float32), "zero": np.zeros(2, dtype=np.float32)}
+    with pytest.raises(UnsupportedOpError, match="both factors depend"):
+        load_onnx(save(tmp_path / "net.onnx", nodes, (1, 2), constants=constants))
+
+
 def test_shapes_computed_in_the_graph(tmp_path: Path, rng: np.random.Generator) -> None:
     nodes = [
         helper.make_node("Shape", [X], ["s"]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from fractions import Fraction
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ import numpy as np
 from surebound.errors import UnsupportedOpError
 from surebound.network.activation import Activation
 from surebound.network.activations import CUBE, ERF, GELU, SIGMOID, SILU, SQUARE, TANH, gelu_tanh
-from surebound.network.build import Builder
+from surebound.network.build import Builder, Numbers
 from surebound.network.graph import Pointwise
 from surebound.network.linear import Scale, Shift, Sum
 
@@ -36,6 +37,7 @@ class _Line:
     node: int
     scale: float
     shift: float
+    centred: bool  # whether it is scale · (node + 1), and not only up to the roundings of scale and shift
 
 
 def gated(algebra: Algebra, a: Data, b: Data) -> Data:
@@ -60,7 +62,7 @@ def _gate(builder: Builder, x: int, gate: int) -> int | None:
     if not isinstance(op, Pointwise) or factor.shift or not _normal(factor.scale * outer.scale):
         return None
     inner = _peeled(builder, builder.node(outer.node).inputs[0])
-    if op.function is TANH and outer.shift == outer.scale and not inner.shift:
+    if op.function is TANH and outer.centred and not inner.shift:
         cubic = _cubic(builder, inner.node, factor.node)
         if cubic is not None:
             curve = builder.apply(factor.node, gelu_tanh(inner.scale, cubic))
@@ -68,12 +70,11 @@ def _gate(builder: Builder, x: int, gate: int) -> int | None:
     times = factor.scale * outer.scale / inner.scale
     if inner.node != factor.node or inner.shift or not _normal(times):
         return None
-    centred = outer.shift == outer.scale  # s (1 + f(r x))
     if op.function is SIGMOID and outer.shift == 0:
         return _scaled(builder, builder.apply(_scaled(builder, inner.node, inner.scale), SILU), times)
-    if op.function is TANH and centred:
+    if op.function is TANH and outer.centred:
         return _scaled(builder, builder.apply(_scaled(builder, inner.node, 2.0 * inner.scale), SILU), times)
-    if op.function is ERF and centred:
+    if op.function is ERF and outer.centred:
         curve = builder.apply(_scaled(builder, inner.node, sqrt(2.0) * inner.scale), GELU)
         return _scaled(builder, curve, sqrt(2.0) * times)
     return None
@@ -97,7 +98,8 @@ def _is(builder: Builder, node: int, function: Activation, *, of: int) -> bool:
 def _scaled(builder: Builder, x: int, factor: float) -> int:
     if factor == 1.0:
         return x
-    return builder.add(Scale(np.full(builder.shape(x), factor), roundings=_ROUNDINGS), x)  # type: ignore[arg-type]
+    weight: Numbers = np.full(builder.shape(x), factor)
+    return builder.add(Scale(weight, roundings=_ROUNDINGS, computed=True), x)
 
 
 def _peeled(builder: Builder, x: int) -> _Line:
@@ -107,22 +109,25 @@ def _peeled(builder: Builder, x: int) -> _Line:
     the few roundings of a constant, so it is left where it is.
     """
     scale, shift = 1.0, 0.0
+    ratio = Fraction(0)  # of the scale to the shift, exactly
     for _ in range(3):
         node = builder.node(x)
         if isinstance(node.op, Scale) and node.op.bias is None and _uniform(node.op.weight):
-            product = scale * float(node.op.weight.reshape(-1)[0])
-            if not _normal(product):
+            number = float(node.op.weight.reshape(-1)[0])
+            if not _normal(scale * number):
                 break
-            scale = product
+            scale *= number
+            ratio *= 0 if node.op.computed else Fraction(number)
         elif isinstance(node.op, Shift) and not shift and _uniform(node.op.bias):
-            product = scale * float(node.op.bias.reshape(-1)[0])
-            if not _normal(product):
+            number = float(node.op.bias.reshape(-1)[0])
+            if not _normal(scale * number):
                 break
-            shift += product
+            shift += scale * number
+            ratio = 1 / Fraction(number)
         else:
             break
         (x,) = node.inputs
-    return _Line(x, scale, shift)
+    return _Line(x, scale, shift, ratio == 1)
 
 
 def _normal(number: float) -> bool:

@@ -205,9 +205,9 @@ class Builder:
         w = np.broadcast_to(real(weight), self.shape(x))
         if exact and bool((w == 1).all()):
             return x
-        exact = exact and bool(np.isin(np.abs(w), (0, 1, 2)).all())
+        free = exact and bool(np.isin(np.abs(w), (0, 1, 2)).all())
         w = _own(w)
-        return self.add(Scale(w, roundings=0) if exact else Scale(w), x)
+        return self.add(Scale(w, roundings=0) if free else Scale(w, computed=not exact), x)
 
     def shift(self, x: int, bias: Real) -> int:
         """x + b, as the bias of the operation before it where that is exact."""

@@ -68,6 +68,7 @@ class Scale:
     weight: Tensor  # the full shape
     bias: Tensor | None = None  # the full shape
     roundings: int = 8
+    computed: bool = False  # whether the weights may carry roundings, which only who takes them for exact has to know
 
     @property
     def shape(self) -> Shape:

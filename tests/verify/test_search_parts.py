@@ -28,7 +28,7 @@ NEURONS = 5
 
 
 def batch(rng: np.random.Generator, bounds: list[float]) -> Nodes:
-    """Random nodes of some space."""
+    """Random nodes of one region of some space."""
     n = len(bounds)
     state = {
         "signs": torch.from_numpy(rng.integers(-1, 2, size=(n, NEURONS)).astype(np.int8)),
@@ -36,7 +36,8 @@ def batch(rng: np.random.Generator, bounds: list[float]) -> Nodes:
         "box": torch.from_numpy(rng.normal(size=(n, 2, 3))),
         "nothing": torch.zeros(n, 0),
     }
-    region, depth, split, number = (torch.from_numpy(rng.integers(-1, 5, size=n)) for _ in range(4))
+    region = torch.full((n,), 3)
+    depth, split, number = (torch.from_numpy(rng.integers(-1, 5, size=n)) for _ in range(3))
     return Nodes(region, torch.tensor(bounds), depth, split, number, state)
 
 
@@ -72,6 +73,19 @@ def test_queue_knows_its_regions(rng: np.random.Generator) -> None:
     assert queue.regions == [4]
     queue.pop(1)
     assert queue.regions == []
+
+
+def test_queue_returns_region_by_region(rng: np.random.Generator) -> None:
+    """First that of the lowest node, and so on: nothing is left behind."""
+    queue = Queue(2**20)
+    sent = replace(batch(rng, [-1.0, -3.0, 0.5, -2.0, -4.0, -1.5]), region=torch.tensor([0, 4, 4, 2, 0, 2]))
+    queue.push(sent)
+    assert_same(queue.pop(3), sent, [4, 0, 1])
+    assert (len(queue), queue.lowest, queue.regions) == (3, -2.0, [2, 4])
+    queue.push(sent[torch.tensor([1])])
+    assert_same(queue.pop(1), sent, [1])
+    assert_same(queue.pop(9), sent, [3, 5, 2])
+    assert (len(queue), queue.lowest, queue.regions) == (0, float("inf"), [])
 
 
 def test_queue_returns_the_last_first(rng: np.random.Generator) -> None:

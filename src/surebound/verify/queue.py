@@ -1,5 +1,8 @@
 """The open subproblems, lowest bound first, within a memory budget.
 
+Nodes of one region come together, so that a batch has few regions: each that has planes of its own
+(`surebound.verify.bounder`) is bounded by itself, and small batches are slow.
+
 A node is a record of fixed width, whatever its space keeps of it. Up to the budget the records live in memory, beyond
 it in a temporary file.
 """
@@ -9,7 +12,7 @@ import os
 import tempfile
 import zlib
 from array import array
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -67,25 +70,24 @@ class Queue:
         self._in_memory = 0
         self._memory: NDArray[np.void] = np.empty(0, self._record)
         self._disk: _Spill | None = None
-        self._heap: list[tuple[float, int]] = []
+        self._heaps = defaultdict[int, list[tuple[float, int]]](list)  # region -> bounds and slots; none is empty
         self._unused: list[int] = []
-        self._regions = Counter[int]()
         self._top = self._pushed = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return sum(map(len, self._heaps.values()))
 
     @property
     def lowest(self) -> float:
         """The lowest bound of an open node; +inf when there is none, and −inf where bounds are not what orders."""
-        if not self._heap:
+        if not self._heaps:
             return float("inf")
-        return float("-inf") if self._depth_first else self._heap[0][0]
+        return float("-inf") if self._depth_first else min(heap[0][0] for heap in self._heaps.values())
 
     @property
     def regions(self) -> list[int]:
         """Those that have nodes here, in order."""
-        return sorted(+self._regions)
+        return sorted(self._heaps)
 
     @property
     def spilled(self) -> bool:
@@ -102,10 +104,9 @@ class Queue:
         for name, value in columns.items():
             records[name] = to_numpy(value)
         slots = [self._slot() for _ in range(len(nodes))]
-        for bound, slot in zip(nodes.bound.tolist(), slots, strict=True):
+        for region, bound, slot in zip(nodes.region.tolist(), nodes.bound.tolist(), slots, strict=True):
             self._pushed += 1  # all of them first: `lowest` holds also if the disk is full
-            heapq.heappush(self._heap, (-self._pushed if self._depth_first else bound, slot))
-        self._regions.update(nodes.region.tolist())
+            heapq.heappush(self._heaps[region], (-self._pushed if self._depth_first else bound, slot))
         self._write(np.array(slots, dtype=np.int64), records)
 
     def _begin(self, record: "np.dtype[np.void]") -> None:
@@ -114,15 +115,19 @@ class Queue:
         self._memory = np.empty(min(1024, self._in_memory), record)
 
     def pop(self, count: int) -> Nodes:
-        """Take the `count` nodes that come first, or all if there are fewer."""
-        slots = [heapq.heappop(self._heap)[1] for _ in range(min(count, len(self._heap)))]
+        """Take `count` nodes, or all if there are fewer: those of the region that has the lowest one, from the lowest
+        on, then those of the region that has the lowest of the rest."""
+        slots = list[int]()
+        for _, region in sorted((heap[0], region) for region, heap in self._heaps.items()):
+            heap = self._heaps[region]
+            slots += [heapq.heappop(heap)[1] for _ in range(min(count - len(slots), len(heap)))]
+            if not heap:
+                del self._heaps[region]
         records = self._read(np.array(slots, dtype=np.int64))
         for slot in slots:
             heapq.heappush(self._unused, slot)
         assert self._sample is not None
-        nodes = Nodes.of({name: alike(records[name].copy(), self._sample) for name in self._record.names or ()})
-        self._regions.subtract(nodes.region.tolist())
-        return nodes
+        return Nodes.of({name: alike(records[name].copy(), self._sample) for name in self._record.names or ()})
 
     def close(self) -> None:
         """Free the temporary file, if there is one."""

@@ -104,7 +104,7 @@ def test_a_network_on_flat_pixels_fits(folder: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (["nosuch.onnx", *DIGITS], "cannot read the network 'nosuch.onnx': there is no such file"),
+        (["nosuch.onnx", *DIGITS], "there is no such file; expected an ONNX file, or the output folder"),
         (
             ["empty", *DIGITS],
             "the folder 'empty' has no model.onnx; expected an ONNX file, or the folder of a training",

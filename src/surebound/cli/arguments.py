@@ -171,9 +171,9 @@ def memory_size(text: str) -> int:
     return int(value)
 
 
-def check_network(path: str) -> Path:
+def check_network(path: str, expected: str = "an ONNX file") -> Path:
     """The path of a network, after the checks that need no slow imports."""
-    if _content_size(path, "network", "an ONNX file") == 0:
+    if _content_size(path, "network", expected) == 0:
         raise NetworkError(f"the network '{path}' is empty; expected an ONNX file")
     return Path(path)
 

@@ -59,7 +59,7 @@ def check_model(path: str) -> Path:
                 f"the folder '{path}' has no {FILE}; expected an ONNX file, or the folder of a training run that ended"
             )
         return check_network(file)
-    return check_network(path)
+    return check_network(path, "an ONNX file, or the output folder of a training run")
 
 
 def note_other_data(model: str, dataset: "Dataset") -> None:

@@ -90,7 +90,8 @@ def test_runs_are_told_apart_by_what_results_depend_on(tmp_path: Path) -> None:
     with Store(tmp_path / "a.sqlite") as store:
         number = store.begin(RUN)
         assert store.find(replace(RUN, images=(7,), command="other", notes={})) == number
-        for change in ({"model_sha256": "cd"}, {"eps": "1/5"}, {"dataset": "mnist"}, {"options": {"timeout": 6.0}}):
+        own = ({"model_sha256": "cd"}, {"dataset": "mnist"}, {"data_sha256": "ef"}, {"eps": "1/5"})
+        for change in (*own, {"options": {"timeout": 6.0}}):
             assert store.find(replace(RUN, **change)) is None  # type: ignore[arg-type]
         assert store.begin(replace(RUN, images=(2, 7), notes={"seed": 1})) == number
         (merged,) = store.runs().values()

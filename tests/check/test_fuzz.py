@@ -140,3 +140,14 @@ def test_a_negative_length_is_refused_before_anything_is_unpacked(tmp_path: Path
         file.writestr("line.npy", npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }", bytes(80)))
     with Opened(path) as opened, pytest.raises(CheckError, match=r"float64 of \[-1\]; expected"):
         opened.array("line", FLOATS, (None,))
+
+
+@pytest.mark.parametrize("length", [2**40, 2**62, 2**70])
+def test_arrays_without_numbers_have_a_length_too(tmp_path: Path, length: int) -> None:
+    """Slopes of no neurons for 2⁴⁰ leaves."""
+    false, _ = false_problem(1)
+    path = start(false).save(tmp_path / "p.npz")
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("none.npy", npy(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({length}, 0), }}"))
+    with Opened(path) as opened, pytest.raises(CheckError, match=r"the array 'none' is float64 of \[.*, 0\]; expected"):
+        opened.array("none", FLOATS, (None, 0))

@@ -64,6 +64,20 @@ def test_proofs_of_every_branching_rule_are_accepted(kind: str, branching: str, 
     assert leaves > 4 or (kind, branching) == ("pool", "input")
 
 
+def test_claims_are_written_place_by_place(tmp_path: Path) -> None:
+    """Of an image, so that those that are checked together read a small part of it."""
+    network, question = problem("conv", 1, 1e-3)
+    _, steps = accepted(tmp_path, network, question)
+    mixed = 0
+    for step in steps:
+        if step.about["kind"] == "layer" and step.forest is None:
+            places = np.prod(network.nodes[network.layers[step.about["layer"]]].shape[1:], dtype=int)
+            neuron = step.members["neuron"]
+            assert (np.diff(neuron % places) >= 0).all()
+            mixed += bool(places > 1 and (np.diff(neuron) < 0).any())
+    assert mixed
+
+
 @pytest.mark.parametrize("kind", ["wide", "residual"])
 def test_proofs_of_searches_that_begin_anew_over_refined_layers(kind: str, tmp_path: Path) -> None:
     refined = 0

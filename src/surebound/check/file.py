@@ -58,8 +58,9 @@ class Proof(zipfile.ZipFile):
                 read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
                 found, fortran, dtype = read[npy.read_magic(file)](file)
                 wanted = tuple(n if m is None else m for n, m in zip(found, shape, strict=True))
-                size = prod(found) * dtype.itemsize
-                fits = dtype in types and not fortran and found == wanted and min(found) >= 0 and size <= most
+                size, longest = prod(found) * dtype.itemsize, max(found)  # of which another may be 0
+                fits = dtype in types and not fortran and found == wanted and min(found) >= 0
+                fits = fits and size <= most and longest <= most
                 content = file.read(size + 1) if fits else b""
                 given = f"{dtype} of {list(found)}"
         except Exception as error:  # zipfile, zlib and NumPy's header reader fail in many ways on damaged files

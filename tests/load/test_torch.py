@@ -153,6 +153,12 @@ FUNCTION_CASES: dict[str, tuple[Callable[[Tensor], Any], tuple[int, ...]]] = {
         lambda x: torch.concat([torch.rsub(x, 1), x.multiply(_C).subtract(_C).true_divide(3), torch.mm(x, _W.T)], 1),
         (5,),
     ),
+    "along an axis": (
+        lambda x: (
+            torch.max(x, 1)[0] + x.min(dim=1).values + x.max(-2, keepdim=True)[0][:, 0] - torch.min(x, 1, True)[0][:, 0]
+        ),
+        (3, 4),
+    ),
     "one-sided clips": (lambda x: x.clamp_min(-0.2) + torch.clamp_max(x, 0.3) + x.clamp_min(_C), (5,)),
     "by alpha": (lambda x: torch.rsub(x, _C, alpha=2) + x.square(), (5,)),
     "to": (lambda x: x.to(torch.float64).to(_C) + x.to("cpu", torch.float32), (5,)),
@@ -307,7 +313,7 @@ class Reads(nn.Module):
         (Function(lambda x: x.exp()), "exp"),
         (Function(lambda x: x * (x + 1)), "constant factor"),
         (Function(lambda x: 1 / x), "divisor"),
-        (Function(lambda x: torch.max(x, 1)[0]), "amax"),
+        (Function(lambda x: x.max(1)[0] * x.max(1)[1]), "computes with None"),
         (Function(lambda x: F.pad(x, (1, 1), "circular")), "circular"),
         (Function(lambda x: torch.div(x, 2, rounding_mode="floor")), "rounds"),
         (Function(lambda x: F.dropout(x, 0.5, training=True)), "training"),

@@ -20,7 +20,7 @@ from surebound.load.algebra import Algebra, Data
 from surebound.load.ends import begin, end
 from surebound.load.torch_check import is_plain, is_weighted
 from surebound.load.torch_modules import MODULES
-from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Values, shape_of
+from surebound.load.torch_ops import FUNCTIONS, METHODS, MOVES, Extremes, Values, shape_of
 from surebound.load.torch_runs import FAILURES, expect_same_calls
 from surebound.load.torch_trace import copied, expect_module, fixed, overwrites, trace
 from surebound.network.agreement import check_agreement, difference, points
@@ -199,7 +199,7 @@ class Interpreter:
             if handler is None:
                 known = sorted(m.__name__ for m in self._handlers)
                 raise UnsupportedOpError.unknown("module", type(module).__name__, known)
-            if len(args) + len(kwargs) != 1 or {*kwargs} > {"input"}:
+            if len(args) + len(kwargs) != 1 or not {*kwargs} <= {"input"}:
                 raise UnsupportedOpError("it is called with options; expected its input alone")
             return handler(self.algebra, module, *args, *kwargs.values())
         name = _label(target)
@@ -248,7 +248,9 @@ class Interpreter:
             given, named = _replaced(args, kwargs, own)
             with torch.no_grad():
                 theirs = run(*given, **named) if run is not None else _plain(node, given, named)
-            got = [y for y in (theirs if isinstance(theirs, list | tuple) else [theirs]) if isinstance(y, Tensor)]
+            several = theirs if isinstance(theirs, list | tuple) else [theirs]
+            read = found if isinstance(found, list | tuple) else [found]
+            got = [t for t, y in zip(several, read, strict=True) if isinstance(t, Tensor) and isinstance(y, Data)]
             if [tuple(y.shape) for y in got] != [y.shape for y in results]:
                 raise NetworkError(
                     f"it returns {[list(y.shape) for y in got]} in torch; expected what was read from it"
@@ -306,7 +308,9 @@ def _is_torchs(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).partition(".")[0] in ("torch", "_operator", "builtins")
 
 
-def _property(x: Data, name: str) -> Any:
+def _property(x: Any, name: str) -> Any:
+    if isinstance(x, Extremes):
+        return getattr(x, name)
     if name == "shape":
         return torch.Size(x.shape)
     if name == "ndim":

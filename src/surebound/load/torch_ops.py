@@ -10,7 +10,7 @@ float32 module, and what an ONNX export of it stores.
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ def _array(value: Any) -> Array:
             kind = "complex numbers" if value.is_complex() else f"the class {type(value).__name__}"
             raise UnsupportedOpError(f"a tensor of {kind} is not supported; expected torch.Tensor with real numbers")
         return value.detach().cpu().double().numpy()
+    if value is None:
+        raise UnsupportedOpError("it computes with None, as for where a largest number is; expected numbers")
     return np.asarray(value, dtype=np.float32)
 
 
@@ -183,14 +185,24 @@ def _minimum(a: Algebra, input: Any, other: Any) -> Data:
     return a.extreme([_value(input), _value(other)], largest=False)
 
 
-def _extreme(kind: str) -> Callable[..., Data]:
-    """torch.max and torch.min: of two tensors, or of all elements."""
+class Extremes(NamedTuple):
+    """What torch.max and torch.min return along an axis. Where they are is no number of the network."""
 
-    def handler(a: Algebra, input: Any, other: Any = None) -> Data:
+    values: Data
+    indices: None = None
+
+
+def _extreme(kind: str) -> Callable[..., Any]:
+    """torch.max and torch.min: of two tensors, of all elements, or along an axis."""
+
+    def handler(
+        a: Algebra, input: Any, other: Any = None, keepdim: bool = False, *, dim: int | None = None
+    ) -> Data | Extremes:
+        axis = other if isinstance(other, int) else dim
+        if axis is not None:
+            return Extremes(a.reduce(input, [axis], keepdim, kind))
         if other is None:
             return a.reduce(input, None, False, kind)
-        if isinstance(other, int):
-            raise UnsupportedOpError(f"torch.{kind} along an axis also returns indices; expected torch.a{kind}")
         return (_maximum if kind == "max" else _minimum)(a, input, other)
 
     return handler

@@ -82,29 +82,32 @@ class _Calls(TorchDispatchMode):
         given, layout = tree_flatten((args, kwargs or {}))
         if not any(isinstance(v, Tensor) and _place(v) in self._memory for v in given):
             return func(*args, **(kwargs or {}))
-        call = f"{func}", [*map(_copy, given), str(layout)]
-        if self._before is not None:
-            self._expect(call)
+        name, arguments = f"{func}", [*given, str(layout)]
+        if self._before is None:
+            self.made.append((name, [*map(_copy, arguments)]))
+        else:
+            self._expect(name, arguments)
+            self.made.append((name, []))
         found = func(*args, **(kwargs or {}))
         results = tree_flatten(found)[0]
         self._mark(results)
-        if self._before is not None:
-            _take_over(call[0], results, self._before.results[len(self.made)])
-        self.made.append(call)
-        self.results.append([*map(_copy, results)])
+        if self._before is None:
+            self.results.append([*map(_copy, results)])
+        else:
+            _take_over(name, results, self._before.results[len(self.made) - 1])
         return found
 
     def _mark(self, tensors: Sequence[Any]) -> None:
         self._memory.update((_place(t), t.untyped_storage()) for t in tensors if isinstance(t, Tensor) and t.numel())
 
-    def _expect(self, call: Call) -> None:
+    def _expect(self, name: str, arguments: list[Any]) -> None:
         assert self._before is not None
         if len(self.made) >= len(self._before.made):
-            raise _DifferentError(f"'{call[0]}' is new")
-        name, given = self._before.made[len(self.made)]
-        if name != call[0]:
-            raise _DifferentError(f"'{call[0]}' comes in the place of '{name}'")
-        if len(given) != len(call[1]) or not all(map(_same, given, call[1])):
+            raise _DifferentError(f"'{name}' is new")
+        expected, given = self._before.made[len(self.made)]
+        if name != expected:
+            raise _DifferentError(f"'{name}' comes in the place of '{expected}'")
+        if len(given) != len(arguments) or not all(map(_same, given, arguments)):
             raise _DifferentError(f"'{name}' has other arguments")
 
 
@@ -132,4 +135,4 @@ def _same(a: Any, b: Any) -> bool:
         return type(a) is type(b) and repr(a) == repr(b)
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is itself

@@ -6,6 +6,7 @@ import pytest
 import torch
 from curves import ROWS, network
 from networks import op_over_arrays
+from one_by_one import U, add_one_by_one
 
 from surebound.bounds import BOUNDS
 from surebound.bounds.audit import WrongBound, auditing
@@ -194,3 +195,20 @@ def test_a_multiplier_is_for_the_end_that_its_sign_names(push: float, bound: flo
     tangents = TangentForm(form, form.rows(one))
     found = tangents.bounds(Tangents(one, one, push * one), Ascent(iterations=0)).bound
     assert bound - 1e-9 < float(found) <= bound
+
+
+def test_multipliers_of_many_layers_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Σ σ·e of 200 layers: 1.2, and what is added to it one by one, nearly half an ulp each, and lost."""
+    add_one_by_one(monkeypatch)
+    builder, node = Builder((1,)), 0
+    for _ in range(200):
+        node = builder.apply(builder.linear(node, [[1.0]]), ROWS["tanh"])  # type: ignore[arg-type]
+    enclosure = enclose(builder.build(node), *(torch.tensor([[end]], dtype=torch.float64) for end in (2.0, 3.0)))
+    form = GraphForm.at(enclosure, enclosure.network.output)
+    push = -0.99 * U / form.upper[None]
+    push[0, 0] = 0.6
+    with auditing() as audit:
+        tangents = TangentForm(form, form.rows(torch.zeros(1, 1, dtype=torch.float64)))
+        start = tangents.start()
+        tangents.bounds(Tangents(start.below, start.above, push), Ascent(iterations=0))
+    assert audit.claims == 1

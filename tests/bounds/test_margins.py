@@ -6,11 +6,13 @@ import torch
 from networks import makers, random_box, random_fc, sample
 from torch import Tensor
 
+from surebound.bounds.around import enclosure_over
 from surebound.bounds.beta_crown import Ascent
 from surebound.bounds.enclosure import enclose
 from surebound.bounds.fixed import fixed_rows
 from surebound.bounds.margins import linear_rows
 from surebound.bounds.root import LayerBounding, tighten_layers
+from surebound.domain.sets import Ball, Norm
 from surebound.network.graph import Network
 
 MAKERS = {**makers(5, 9, 8, 3), "linear": lambda rng: random_fc(rng, (4, 3))}
@@ -66,6 +68,17 @@ def test_each_box_alone_gives_the_same(name: str) -> None:
         part = slice(box, box + 1)
         for stage, bound in _all(network, lower[part], upper[part], rows[part]).items():
             assert torch.allclose(bound[0], together[stage][box], rtol=1e-4, atol=1e-6), stage
+
+
+@pytest.mark.parametrize("norm", ["2", "1"])
+def test_each_ball_alone_gives_the_same(norm: Norm) -> None:
+    network, lower, upper, rows = _case("fc", 0.2)
+    centres = (lower + upper) / 2
+    balls = [Ball.around(m, 0.1 * (i + 1), norm) for i, m in enumerate(centres)]
+    together = fixed_rows(enclosure_over(network, balls), "crown", rows)
+    for i, ball in enumerate(balls):
+        alone = fixed_rows(enclosure_over(network, [ball]), "crown", rows[i : i + 1])
+        assert torch.allclose(alone[0], together[i], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", list(MAKERS))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from curves import CONTEXT, EXACT, ROWS, exact, exact_slope, intervals
 
+from surebound.errors import UnsupportedOpError
 from surebound.network import ACTIVATIONS
 from surebound.network.activation import ERROR, Activation, Lines
 from surebound.network.activations import gelu_tanh
@@ -172,6 +173,13 @@ def test_the_least_value_of_a_gelu_by_tanh_holds_for_all_its_constants(share: fl
     x = torch.linspace(-1.0, -0.5, 10_001, dtype=torch.float64)
     low, _ = gelu_tanh(k, c).interval(x.new_tensor([-3.0]), x.new_tensor([0.0]))
     assert float(low) <= float((x * (1 + torch.tanh(k * (x + c * x**3))) / 2).min()) <= float(low) + 2e-4
+
+
+@pytest.mark.parametrize(("k", "c"), [(0.7996, 0.044715), (0.7962, 0.044715), (0.79788, 0.0448), (0.79788, 0.0446)])
+def test_a_gelu_by_tanh_has_about_the_usual_constants(k: float, c: float) -> None:
+    """Of others, neither the least value nor where it turns is known."""
+    with pytest.raises(UnsupportedOpError, match="GELU by tanh"):
+        gelu_tanh(k, c)
 
 
 @each

@@ -39,6 +39,20 @@ def test_claims_with_room_are_proved(name: str, branching: str) -> None:
         assert verdict.status == "unsat", (seed, verdict)
 
 
+@pytest.mark.parametrize("branching", ["input", "upb"])
+def test_every_region_has_to_be_proved(branching: str) -> None:
+    """A claim that a search proves, and a false one over the same box, which no runtime confirms."""
+    case = Case.drawn(np.random.default_rng([0, 8]), ROWS["tanh"])
+    regions = [case.region(margin) for margin in (-1e-2, 1e-3)]
+    model = Model(case.network, lambda x: np.full((len(x), 1), np.inf, dtype=np.float32), "test")
+    alone, together = (
+        verify(model, Property(some, 2, 1), Options(quick_attack=None, timeout=seconds, branching=branching))
+        for some, seconds in ((tuple(regions[:1]), 20.0), (tuple(regions), 2.0))
+    )
+    assert alone.status == "unsat" and alone.subproblems > 1
+    assert together.status == "timeout"
+
+
 @each
 def test_counterexamples_are_found(name: str, rng: np.random.Generator) -> None:
     """With a runtime that confirms them."""

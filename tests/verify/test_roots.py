@@ -31,7 +31,7 @@ def test_verdicts_of_large_networks_against_milp(kind: str, time: float) -> None
     """With no time to bound all layers the search is over the layers as they are, else it goes on as always."""
     for seed in SEEDS[kind]:
         network, box, row, least = exact(kind, seed)
-        options = Options(quick_attack=WEAK, strategy=replace(LARGE, matter_time=time))
+        options = Options(quick_attack=WEAK, timeout=60.0, strategy=replace(LARGE, matter_time=time))
         for constant, expected in ((-least + 1e-3, "unsat"), (-least - 1e-3, "sat")):
             found = decide(network, region(box, row, constant), branching="upb", options=options)
             assert found.status == expected

@@ -140,3 +140,14 @@ def test_some_regions_keep_their_own_rows(key: str) -> None:
         assert some.rows.constant.tolist() == constants
         assert torch.equal(some.row_error, three.row_error[[int(c) - 1 for c in constants]])
         assert torch.equal(some.rows.coefficients, three.rows.coefficients[[int(c) - 1 for c in constants]])
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_every_region_is_bounded_by_its_own_row(key: str) -> None:
+    """Of three regions with one row each, in any order."""
+    rows = subject(key, [(1.0, 0.0, 1.0), (2.0, 0.0, 2.0), (3.0, 0.0, 3.0)])
+    three = replace(rows, specification=replace(rows.specification, starts=(0, 1, 2, 3)))
+    for order in permutations(range(3)):
+        flat = torch.zeros(3, 1, dtype=torch.float64)  # y >= 0
+        found = three.sound_bounds(Splits(torch.tensor(order), None), Duals(flat, None, None))
+        assert [round(bound, 9) for bound in found.tolist()] == [1.0 + region for region in order]

@@ -73,6 +73,18 @@ def test_bounds_of_parts_hold_in_them(name: str) -> None:
         assert bool((least[open_.proved] > 0).all())
 
 
+@pytest.mark.parametrize("margins", [(-100.0, 0.1), (0.1, -100.0)])
+def test_every_region_has_its_own_rows(margins: tuple[float, float]) -> None:
+    """Of two claims over one box, one is true by far and the other false: no bound nor program takes one for both."""
+    case, one = _space("tanh")
+    enclosure = Enclosure(case.network, *one.box)
+    settle_layers(enclosure, lambda: None)
+    space = PointSpace(enclosure, [case.region(margin) for margin in margins], default(), Clock(None))
+    bounded, holds = _bounded(space), [margin < 0 for margin in margins]
+    assert bounded.proved.tolist() == holds
+    assert [space.decide(bounded.nodes[torch.tensor([i])]).proved for i in (0, 1)] == holds
+
+
 def test_parts_without_a_point_are_proved() -> None:
     """A neuron of the first layer cannot be above what the box allows; its layer's later neurons do not matter."""
     _, space = _space("tanh", margin=10.0)

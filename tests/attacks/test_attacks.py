@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,40 @@ def test_a_region_must_fit_the_network(rng: np.random.Generator) -> None:
     region = random_region(rng, random_fc(rng, (3, 6, 2)))
     with pytest.raises(PropertyError, match="3 inputs and 2 outputs"):
         Objective(random_fc(rng, (4, 6, 2)), [region])
+
+
+def test_regions_over_one_box_share_it(rng: np.random.Generator) -> None:
+    """A thousand regions over a large image would take a gigabyte for each end."""
+    network = random_fc(rng, (4, 6, 3))
+    first = random_region(rng, network, radius=0.1)
+    regions = [first, *(replace(random_region(rng, network), box=first.box) for _ in range(9))]
+    shared, alone = Objective(network, regions), [Objective(network, [region]) for region in regions]
+    for name in ("lower", "upper", "half_width", "attackable"):
+        ends = getattr(shared, name)
+        assert ends.stride(0) == 0 and torch.equal(ends, torch.cat([getattr(one, name) for one in alone]))
+    middle = shared.middle_values()
+    assert middle is not None
+    expected = [one.value((one.lower / 2 + one.upper / 2)[:, None]).item() for one in alone]
+    torch.testing.assert_close(middle, torch.tensor(expected))
+    assert Objective(network, [first, random_region(rng, network)]).middle_values() is None
+
+
+@every_attack
+def test_the_most_promising_region_is_attacked_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the regions do not fit into memory together, so that time may run out before the last of them."""
+    box = Box(np.full(3, 0.25), np.full(3, 0.5))
+    regions = [replace(unit_region(3, 1, constant=constant), box=box) for constant in (5.0, -1.0, 2.0)]
+    objective = Objective(cone(np.zeros(3)), regions, wave_bytes=1)
+    assert objective.capacity == 1
+    taken, take = list[int](), Objective.take
+
+    def spy(self: Objective, group: Tensor) -> Objective:
+        taken.extend(group.tolist() if self is objective else [])
+        return take(self, group)
+
+    monkeypatch.setattr(Objective, "take", spy)
+    result = run(name, objective, restarts=1, diversify=0)
+    assert taken == [1] and result.found.tolist() == [False, True, False]
 
 
 # Every attack

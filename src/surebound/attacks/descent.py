@@ -116,6 +116,8 @@ def descend(
             w[::2] = 0.0
 
     regions = torch.nonzero(objective.attackable).reshape(-1)
+    if len(regions) > objective.capacity and (middle := objective.middle_values()) is not None:
+        regions = regions[middle[regions].argsort(stable=True)]  # the most promising first: time may end the attack
     done = 0
     while done < restarts and len(regions):
         end = min(restarts, done + max(1, objective.capacity // len(regions)))

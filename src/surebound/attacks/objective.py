@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from surebound.domain.sets import round_inward
 from surebound.errors import PropertyError
-from surebound.network.arrays import concat, counting, library, no_gradients
+from surebound.network.arrays import concat, counting, library, no_gradients, spread
 from surebound.network.graph import Network
 from surebound.problem import Ball, Domain, Region
 
@@ -73,11 +73,15 @@ class Objective:
         for region in regions:
             if region.box not in boxes:
                 boxes[region.box] = round_inward(region.box) if thin == "skip" else _round_or_fix(region.box)
-        empty = np.zeros((0, network.inputs), dtype=np.float32)
-        self.lower = network.array(np.stack([boxes[r.box][0] for r in regions]) if regions else empty)
-        self.upper = network.array(np.stack([boxes[r.box][1] for r in regions]) if regions else empty.copy())
-        self.half_width = self.upper / 2 - self.lower / 2
-        self.attackable = (self.lower <= self.upper).all(1)
+        self._shared = len(boxes) == 1
+        ends = list(boxes.values()) if self._shared else [boxes[region.box] for region in regions]
+        both = np.array(ends, np.float32).reshape(-1, 2, network.inputs)
+        lower, upper = network.array(both[:, 0]), network.array(both[:, 1])
+        # One for all regions where they share a box: of a thousand regions over a large image, each would take a GiB.
+        shape = (len(regions), network.inputs)
+        self.lower, self.upper = spread(lower, shape), spread(upper, shape)
+        self.half_width = spread(upper / 2 - lower / 2, shape)
+        self.attackable = spread((lower <= upper).all(1), shape[:1])
         balls = [region.box for region in regions if isinstance(region.box, Ball)]
         self.balls = _smaller(balls, network.device, self.lower, self.upper) if balls else None
 
@@ -150,7 +154,7 @@ class Objective:
 
     def take(self, regions: Tensor) -> Objective:
         """The objective of some of the regions only. # index or mask of the regions"""
-        part = copy(self)
+        part = copy(self)  # with as many domains, if they are shared
         part.lower, part.upper, part.attackable = self.lower[regions], self.upper[regions], self.attackable[regions]
         part.half_width = self.half_width[regions]
         part.balls = None if self.balls is None else self.balls.take(regions)
@@ -158,6 +162,16 @@ class Objective:
         part._strict = None if self._strict is None else self._strict[regions]
         part._on_input = None if self._on_input is None else self._on_input[regions]
         return part
+
+    def middle_values(self) -> Tensor | None:
+        """v at the middle of the domain, if all regions have the same: one forward pass. # (regions,)"""
+        if not self._shared or self.balls is not None:
+            return None
+        x = (self.lower[:1] / 2 + self.upper[:1] / 2)[:, None]  # (1, 1, inputs)
+        with no_gradients(x):
+            y = self._network.forward(self._points(x)).reshape(1, 1, -1)
+            rows = self._rows(spread(x, (len(self), 1, self.inputs)), spread(y, (len(self), 1, self.outputs)))
+            return _finite(library(y).amax(rows, -1))[:, 0]
 
     def value(self, x: Tensor) -> Tensor:
         """v(x); +∞ where the network overflows. # (regions, restarts, inputs) -> (regions, restarts)"""

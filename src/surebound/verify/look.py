@@ -37,14 +37,14 @@ class Look:
         return self._objective.clip(spread(retyped(points, "float32")[None], (len(self._regions), *points.shape)))
 
     def __call__(self, points: Tensor) -> Counterexample | None:
-        x = self.inside(points)
-        value = concat([self._values(x[:, i : i + self._together]) for i in range(0, len(points), self._together)], 1)
+        value = concat([self._values(points[i : i + self._together]) for i in range(0, len(points), self._together)], 1)
         for g, i in np.argwhere(to_numpy(value) <= 0)[:REPLAYED].tolist():
-            found = self._confirm(to_numpy(x[g, i]).astype(np.float64), [self._regions[g]])
+            x = self.inside(points[i : i + 1])[g, 0]
+            found = self._confirm(to_numpy(x).astype(np.float64), [self._regions[g]])
             if found is not None:
                 return found
         return None
 
-    def _values(self, x: Tensor) -> Tensor:
+    def _values(self, points: Tensor) -> Tensor:
         self._check()
-        return self._objective.value(x)
+        return self._objective.value(self.inside(points))

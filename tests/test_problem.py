@@ -1,5 +1,6 @@
 """What a property says: boxes, rows, and points that violate them."""
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from surebound.errors import UsageError
-from surebound.problem import Box, Region, Robustness
+from surebound.problem import Box, Region, Robustness, by_box, padded_rows, stack_rows
 
 
 def test_a_fixed_input_does_not_empty_a_box() -> None:
@@ -100,3 +101,54 @@ def test_all_rows_have_to_hold() -> None:
     assert part.holds(x, np.array([-1.0, -1.0]))
     assert not part.holds(x, np.array([-1.0, 0.0]))
     assert not part.holds(x, np.array([1.0, -1.0]))
+
+
+def drawn_regions(rng: np.random.Generator, counts: tuple[int, ...], *, mixed: bool) -> list[Region]:
+    """Regions over one box with so many rows each, every second one over the inputs, too."""
+    box = Box(np.zeros(3), np.ones(3))
+    return [
+        Region(
+            box=box,
+            on_output=rng.normal(size=(count, 2)),
+            on_input=rng.normal(size=(count, 3)) if mixed and i % 2 else None,
+            constant=rng.normal(size=count),
+            strict=np.zeros(count, dtype=bool),
+        )
+        for i, count in enumerate(counts)
+    ]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_rows_stand_one_after_the_other_in_parts_or_whole(mixed: bool) -> None:
+    rng = np.random.default_rng(0)
+    groups = [drawn_regions(rng, counts, mixed=mixed) for counts in ((1, 3, 2, 1), (2, 2))]
+    for group in groups:
+        rows = [
+            (r.on_output[i], np.zeros(3) if r.on_input is None else r.on_input[i], r.constant[i])
+            for r in group
+            for i in range(len(r.constant))
+        ]
+        rows += [rows[-1]] * (9 - len(rows))
+        for stacked, expected in zip(stack_rows(group, 9), zip(*rows, strict=True), strict=True):
+            np.testing.assert_array_equal(stacked, expected)
+    whole = [*padded_rows(groups)]
+    assert [part.shape for part in whole] == [(2, 7, 2), (2, 7, 3), (2, 7)]
+    parts = [[*padded_rows(groups, slice(i, i + 3))] for i in (0, 3, 6)]
+    for i in range(3):
+        np.testing.assert_array_equal(np.concatenate([part[i] for part in parts], axis=1), whole[i])
+
+
+def test_a_box_is_compared_once_however_many_regions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    regions = drawn_regions(np.random.default_rng(0), (1,) * 50, mixed=False)
+    again = replace(regions[0], box=Box(np.zeros(3), np.ones(3)))
+    other = replace(regions[0], box=Box(np.zeros(3), np.full(3, 2.0)))
+    compared, key = 0, Box.key
+
+    def counted(self: Box) -> Any:
+        nonlocal compared
+        compared += 1
+        return key.fget(self)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Box, "key", property(counted))
+    assert by_box([*regions, other, again]) == [[*range(50), 51], [50]]
+    assert compared == 3

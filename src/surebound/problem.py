@@ -86,34 +86,45 @@ class Region:
         return value < 0 if self.strict[r] else value <= 0
 
 
-def stack_rows(regions: Sequence[Region], count: int | None = None) -> tuple[Matrix, Matrix, Vector]:
-    """All rows of all regions over a box, one after the other, the last repeated until there are `count`.
+def stack_rows(
+    regions: Sequence[Region], count: int | None = None, part: slice = slice(None)
+) -> tuple[Matrix, Matrix, Vector]:
+    """All rows of all regions over a box, one after the other, the last repeated until there are `count`; of these, a
+    part.
 
     # (rows, outputs), (rows, inputs), (rows,)
     """
-    zero = np.zeros_like(regions[0].box.lower)[None]
     on_output = np.concatenate([r.on_output for r in regions])
-    on_input = np.concatenate([zero.repeat(len(r.constant), 0) if r.on_input is None else r.on_input for r in regions])
     constant = np.concatenate([r.constant for r in regions])
-    more = len(constant) if count is None else count
-    index = np.minimum(np.arange(more), len(constant) - 1)
-    return on_output[index], on_input[index], constant[index]
+    index = np.minimum(np.arange(len(constant) if count is None else count), len(constant) - 1)[part]
+    on_input = np.zeros((len(index), regions[0].box.lower.size))
+    start = 0
+    for region in regions:
+        if region.on_input is not None:
+            own = np.flatnonzero((start <= index) & (index < start + len(region.constant)))
+            on_input[own] = region.on_input[index[own] - start]
+        start += len(region.constant)
+    return on_output[index], on_input, constant[index]
 
 
-def padded_rows(groups: Sequence[Sequence[Region]]) -> Iterator[NDArray[np.float64]]:
-    """The rows of each group of regions. A group's last row is repeated until all groups have as many.
+def padded_rows(groups: Sequence[Sequence[Region]], part: slice = slice(None)) -> Iterator[NDArray[np.float64]]:
+    """The rows of each group of regions, or a part of them. A group's last row is repeated until all groups have as
+    many.
 
     # (groups, rows, outputs), (groups, rows, inputs), (groups, rows)
     """
     most = max(sum(len(region.constant) for region in group) for group in groups)
-    return map(np.stack, zip(*(stack_rows(group, most) for group in groups), strict=True))
+    return map(np.stack, zip(*(stack_rows(group, most, part) for group in groups), strict=True))
 
 
 def by_box(regions: Sequence[Region]) -> list[list[int]]:
     """The indices of regions, grouped by their boxes: equal boxes may be different objects."""
     groups: dict[tuple[bytes, bytes], list[int]] = {}
+    known: dict[int, list[int]] = {}  # by identity: a large box takes a while to compare
     for i, region in enumerate(regions):
-        groups.setdefault(region.box.key, []).append(i)
+        if id(region.box) not in known:
+            known[id(region.box)] = groups.setdefault(region.box.key, [])
+        known[id(region.box)].append(i)
     return list(groups.values())
 
 

@@ -184,15 +184,15 @@ def to_property(query: Query, *, source: str, deadline: Deadline = Deadline(), m
         raise PropertyError(f"the property has more than {limits.ROWS:,} rows in disjunctive normal form")
     boxes = _Boxes(common, query.inputs, query.input_name, most)
     regions, places = [], []
-    numbers, known = 0, dict[tuple[bytes, bytes], int]()
+    numbers, known, same = 0, dict[tuple[bytes, bytes], int](), dict[int, int]()
     for number, case in enumerate(deadline.over(cases)):
         own = Bounds()
         rows = [*common_rows, *_split(case, own)]
         box, has_points = boxes.find(own)
-        if box is not None:
-            known.setdefault(box.key, len(known))
+        if box is not None and id(box) not in same:  # a large box takes a while to compare
+            same[id(box)] = known.setdefault(box.key, len(known))
         if box is not None and has_points:
-            places.append((number, known[box.key]))
+            places.append((number, same[id(box)]))
             numbers += len(rows) * (query.outputs + query.inputs * _mention_inputs(rows))
             _check_numbers(numbers, most)
             regions.append(_region(box, rows, query.outputs))

@@ -1,6 +1,7 @@
 """The stage that bounds rows of many boxes at once, with intervals for the layers: what settles most images."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,13 +32,15 @@ class Rows:
     network: Network
     check: Check = lambda: None  # raises when the time is up
     elements: int = CHUNK_ELEMENTS  # of the largest tensor
+    phase: Callable[[], AbstractContextManager[None]] = nullcontext  # that the time is counted towards
 
     def run(self, open_: Sequence[Question]) -> Sequence[Settled | None]:
-        for lines in self._lines(any(question.record is not None for question in open_)):
-            for batch in self._batches([question for question in open_ if question.open]):
-                found = self._bounds([question.open for question in batch], lines)
-                for question, bounds in zip(batch, found, strict=True):
-                    self._learn(question, bounds, lines)
+        with self.phase():
+            for lines in self._lines(any(question.record is not None for question in open_)):
+                for batch in self._batches([question for question in open_ if question.open]):
+                    found = self._bounds([question.open for question in batch], lines)
+                    for question, bounds in zip(batch, found, strict=True):
+                        self._learn(question, bounds, lines)
         return [question.proved(self.name) for question in open_]
 
     def _lines(self, recorded: bool) -> tuple[Lines, ...]:
@@ -84,16 +87,20 @@ class Rows:
         enclosure = enclosure_over(self.network, [some[0].box for some in regions])
         enclosure.extend(len(self.network.nodes) - 1)
         counts = [sum(len(region.constant) for region in some) for some in regions]
-        on_output, on_input, constant = map(self.network.array, padded_rows(regions))
-        bounds = []
-        for at in torch.arange(max(counts), device=constant.device).split(max(1, self._most // len(regions))):
+        bounds, step = [], max(1, self._most // len(regions))
+        for start in range(0, max(counts), step):
             self.check()
-            rows = on_output[:, at], on_input[:, at], constant[:, at]
+            # Not all at once: of a large image, those over the inputs take more memory than all else.
+            rows = tuple(map(self.network.array, padded_rows(regions, slice(start, start + step))))
             if lines == "either":
                 bounds.append(linear_rows(enclosure, LayerBounding(ascent=None), *rows, check=self.check))
             else:
                 kind = "interval" if lines == "flat" else lines
                 bounds.append(fixed_rows(enclosure, kind, *rows, check=self.check))
+            if lines == "flat" and not bool((bounds[-1] > 0).any()):
+                left = max(max(counts) - start - step, 0)  # bounded by CROWN alone, which has to bound these again
+                bounds.append(bounds[-1].new_full((len(regions), left), -torch.inf))
+                break
         return [bound[:count] for bound, count in zip(torch.cat(bounds, dim=1), counts, strict=True)]
 
 

@@ -6,6 +6,7 @@ has a network of its own: its layers bounded, its stable neurons folded away. Th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -33,7 +34,8 @@ def screening(engine: Engine) -> list[Stage[Question]]:
     attack = engine.options.quick_attack
     first: list[Stage[Question]] = [] if attack is None else [Attack(engine, attack)]
     network, check = engine.network, engine.clock.check
-    return [*first, Provable(), Rows("ibp", network, check), Rows("crown", network, check)]
+    phase = partial(engine.clock.phase, "root")
+    return [*first, Provable(), *(Rows(name, network, check, phase=phase) for name in ("ibp", "crown"))]
 
 
 def closing(engine: Engine) -> list[Stage[Question]]:

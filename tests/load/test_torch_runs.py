@@ -1,5 +1,7 @@
 """Modules that do something else than the calls torch.fx records, where no output at a test point shows it."""
 
+import subprocess
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -236,3 +238,12 @@ def test_parametrizations_are_read_as_what_they_compute() -> None:
 def test_what_is_around_a_module_is_named(wrap: Callable[[nn.Module], nn.Module], complaint: str) -> None:
     with pytest.raises(NetworkError, match=complaint):
         load_torch(wrap(nn.Sequential(nn.Linear(2, 2))), (2,))
+
+
+def test_torch_does_not_import_its_compiler() -> None:
+    code = (
+        "import sys, torch, surebound\n"
+        "surebound.load(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval(), input_shape=(1, 2, 2))\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -78,6 +78,11 @@ class _Calls(TorchDispatchMode):
         self._memory: dict[int, Any] = {}  # what depends on the inputs; it is kept, so that no other tensor comes there
         self._mark(inputs)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch keeps its compiler away, for which it would import that first, in a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given, layout = tree_flatten((args, kwargs or {}))
         if not any(isinstance(v, Tensor) and _place(v) in self._memory for v in given):

@@ -272,7 +272,7 @@ def test_an_own_network_is_tried_out_first(tmp_path: Path) -> None:
     with pytest.raises(NetworkError, match=r"\(Linear\) of module Sequential: a matrix of shape \[10, 256\] cannot"):
         run(config(), tmp_path / "run", module=no_flatten)
     few = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 7))
-    with pytest.raises(NetworkError, match=r"outputs of shape \[7\]; expected \[10\], one for each class"):
+    with pytest.raises(NetworkError, match=r"returns \[1, 7\] for a batch of 1; expected a tensor of shape \[1, 10\]"):
         run(config(), tmp_path / "run", module=few)
     assert not (tmp_path / "run").exists()
 

@@ -189,9 +189,9 @@ def _sequential(*modules: nn.Module) -> nn.Module:
         (
             Returning(lambda m, y: (y,)),
             NetworkError,
-            r"returns a tuple for 1 images; expected a tensor of",
+            r"returns a tuple for a batch of 1; expected a tensor of",
         ),
-        (Returning(lambda m, y: y.squeeze()), NetworkError, r"returns \[10\] for 1 images; expected .* \[1, 10\]"),
+        (Returning(lambda m, y: y.squeeze()), NetworkError, r"returns \[10\] for a batch of 1; expected .* \[1, 10\]"),
         (Returning(_counted), NetworkError, "something else when it is run again"),
         (_kept(), NetworkError, "cannot be copied"),
         (

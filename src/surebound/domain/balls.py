@@ -136,7 +136,8 @@ def _nu(size: Tensor, way: Tensor, radius: Tensor) -> Tensor:
         free = torch.where(clipped, 0.0, squares).sum(-1, keepdim=True)
         left = room - torch.where(clipped, ways, 0.0).sum(-1, keepdim=True)
         nu = torch.where(free > 0, (free / torch.maximum(left, 1e-30 * room + limits.tiny)).sqrt(), 0.0)
-        nu = nu.clamp_max(limits.max)  # where the ball is a point: an infinite ν times no way would be NaN
+        # Where the ball is a point, an infinite ν times no way would be NaN; where λ is infinite, nothing is bounded.
+        nu = torch.where(free.isfinite(), nu.clamp_max(limits.max), nu)
         more = (size > nu * way) & ~clipped
         if not bool(more.any()):
             break

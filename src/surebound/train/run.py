@@ -127,8 +127,8 @@ def _try_out(given: nn.Module, learner: Learner, classes: int) -> None:
         if not isinstance(logits, Tensor) or logits.shape != (images, classes):
             outputs = list(logits.shape) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
             raise NetworkError(
-                f"the network returns {outputs} for {images} images; expected a tensor of shape {[images, classes]}, a "
-                "number for each class"
+                f"the network returns {outputs} for a batch of {images}; expected a tensor of shape"
+                f" {[images, classes]}, a number for each class"
             )
     difference, largest = float((expected - found).abs().max()), float(expected.abs().max())
     if not difference <= 1e-3 * largest + 1e-6:

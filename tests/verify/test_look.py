@@ -42,3 +42,28 @@ def test_points_are_looked_at_a_few_at_a_time_and_the_right_one_is_replayed(monk
     [(point, some)] = replayed
     np.testing.assert_allclose(point, inside[least].numpy(), rtol=1e-6)
     assert some == [regions[1]] and max(made) == 1
+
+
+def test_points_go_through_the_network_once_for_all_regions_over_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = random_fc(np.random.default_rng(0), (3, 8, 2))
+    points = torch.from_numpy(np.random.default_rng(1).normal(size=(7, 3))).float()
+    half, whole = (Box(-np.full(3, size), np.full(3, size)) for size in (0.5, 1.0))
+    seen, forward = list[int](), type(network).forward
+
+    def spy(self: Any, x: Tensor) -> Tensor:
+        seen.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(type(network), "forward", spy)
+    for boxes, passes in (((half, half), 1), ((half, whole), 2)):
+        strict = np.zeros(1, dtype=bool)
+        rows = [np.eye(1, 2, i) for i in range(2)]
+        some = [
+            Region(box=b, on_output=r, constant=np.ones(1), strict=strict) for b, r in zip(boxes, rows, strict=True)
+        ]
+        objective = Objective(network.to(torch.float32), some)
+        seen.clear()
+        found = objective.nearest_values(points)
+        assert sum(seen) == 7 * objective.passes == 7 * passes
+        repeated = objective.value(objective.clip(points.expand(2, -1, -1)))
+        torch.testing.assert_close(found, repeated, rtol=1e-6, atol=1e-6)

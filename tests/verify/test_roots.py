@@ -8,6 +8,8 @@ import torch
 from networks import random_box, random_conv
 from verifications import ALONE, KINDS, WEAK, as_box, decide, exact, model, region
 
+from surebound.bounds.beta_crown import Splits
+from surebound.bounds.graph_form import GraphForm
 from surebound.network.graph import Network
 from surebound.problem import Box
 from surebound.verify import roots, stages
@@ -15,7 +17,15 @@ from surebound.verify.cascade import Question
 from surebound.verify.clock import Clock
 from surebound.verify.engine import Engine
 from surebound.verify.options import Options
-from surebound.verify.roots import matter, settle_the_rest, settle_where_it_matters
+from surebound.verify.roots import (
+    learning_pays,
+    matter,
+    root_bounds,
+    settle_in_order,
+    settle_the_rest,
+    settle_where_it_matters,
+)
+from surebound.verify.subject import Subject, specify
 
 LARGE = replace(ALONE, patience=0.0)  # so that any network counts as large
 SEEDS = {"fc": (1, 2), "conv": (3, 7), "residual": (3, 6), "pool": (4, 5)}
@@ -79,6 +89,43 @@ def test_rounds_that_take_too_long_are_left_out() -> None:
     assert settle_the_rest(here, box, after) is after
     in_time = Engine(given.model, engine(network).options, Clock(60.0))
     assert settle_the_rest(in_time, box, after) is not after
+
+
+def test_many_regions_do_not_wait_to_learn_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an ascent for each would cost more than bounding all layers in order, that is what happens."""
+    network, box, row, least = exact("conv", 3)
+    here = engine(network)
+    for time, whole in ((0.8, True), (0.0, False)):
+        here = Engine(here.model, replace(here.options, strategy=replace(LARGE, order_time=time)), Clock(60.0))
+        first = here.enclosure(box)
+        first.extend(len(network.nodes) - 1)
+        after, bounded = settle_in_order(here, box, first)
+        assert bounded == whole and (sum(after.ambiguous()) < sum(first.ambiguous())) == whole
+        assert len(after.lower) == len(network.nodes)
+    many = Question(lambda: [region(box, row, -least - 1e-3 - i) for i in range(500)])
+    assert not learning_pays(here, many, first)
+    monkeypatch.setattr(stages, "settle_where_it_matters", None)
+    assert decide(network, region(box, row, -least + 1e-3), branching="upb", options=here.options).status == "unsat"
+
+
+def test_roots_are_bounded_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many regions as a property may have would take the memory many times; bounds are the same."""
+    network, box, row, least = exact("conv", 3)
+    here, found, made = engine(network), list[torch.Tensor](), list[int]()
+    regions = [region(box, row, -least - 0.1 * i) for i in range(5)]
+    form = GraphForm.at(here.enclosure(box), network.output)
+    bound = Subject.bound
+
+    def spy(self: Subject, nodes: Splits, *args: object) -> object:
+        made.append(len(nodes))
+        return bound(self, nodes, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Subject, "bound", spy)
+    for together in (5, 2):
+        monkeypatch.setattr(roots, "batch_size", lambda *_, together=together: together)
+        found.append(root_bounds(here, Subject(network, form, specify(form, regions))))
+    assert made == [5, 2, 2, 1]
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
 def test_small_networks_are_bounded_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

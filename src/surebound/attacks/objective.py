@@ -167,18 +167,36 @@ class Objective:
         """v at the middle of the domain, if all regions have the same: one forward pass. # (regions,)"""
         if not self._shared or self.balls is not None:
             return None
-        x = (self.lower[:1] / 2 + self.upper[:1] / 2)[:, None]  # (1, 1, inputs)
+        return self._shared_value(self.lower[:1] / 2 + self.upper[:1] / 2)[:, 0]
+
+    def nearest_values(self, points: Tensor) -> Tensor:
+        """v at the points of each domain that are nearest to some. # (restarts, inputs) -> (regions, restarts)"""
+        if self._shared and self.balls is None:
+            return self._shared_value(self.take(counting(self.lower, 1)).clip(points[None])[0])
+        return self.value(self.clip(spread(points[None], (len(self), *points.shape))))
+
+    @property
+    def passes(self) -> int:
+        """How many passes the values of all regions at one point take."""
+        return 1 if self._shared and self.balls is None else len(self)
+
+    def _shared_value(self, points: Tensor) -> Tensor:
+        """v at points of the only domain, in one pass. # (restarts, inputs) -> (regions, restarts)"""
+        x = points[None]
         with no_gradients(x):
-            y = self._network.forward(self._points(x)).reshape(1, 1, -1)
-            rows = self._rows(spread(x, (len(self), 1, self.inputs)), spread(y, (len(self), 1, self.outputs)))
-            return _finite(library(y).amax(rows, -1))[:, 0]
+            y = self._outputs(x).reshape(1, len(points), -1)
+            shape = (len(self), len(points))
+            rows = self._rows(spread(x, (*shape, self.inputs)), spread(y, (*shape, self.outputs)))
+            return _finite(library(y).amax(rows, -1))
 
     def value(self, x: Tensor) -> Tensor:
         """v(x); +∞ where the network overflows. # (regions, restarts, inputs) -> (regions, restarts)"""
-        points, step = self._points(x), self.capacity
         with no_gradients(x):
-            y = concat([self._network.forward(points[i : i + step]) for i in range(0, max(len(points), 1), step)], 0)
-            return _finite(library(y).amax(self._rows(x, y), -1))
+            return _finite(library(x).amax(self._rows(x, self._outputs(x)), -1))
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        points, step = self._points(x), self.capacity
+        return concat([self._network.forward(points[i : i + step]) for i in range(0, max(len(points), 1), step)], 0)
 
     def value_and_gradient(self, x: Tensor, *, direction: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """v(x) and ∇v(x) of at most `capacity` points, if memory matters.

@@ -14,6 +14,7 @@ from surebound.bounds.enclosure import Enclosure
 from surebound.bounds.folded import FoldedForm
 from surebound.bounds.form import Form
 from surebound.bounds.graph_form import GraphForm
+from surebound.bounds.root import PASSES
 from surebound.bounds.sparse import is_sparse
 from surebound.network.cost import products
 from surebound.network.graph import Network
@@ -53,6 +54,10 @@ class Costs:
     def passes(self, network: Network, counts: Sequence[int]) -> float:
         """Of a pass backwards for so many neurons of each layer."""
         return sum(count * products(network, network.before(k)) for k, count in enumerate(counts))
+
+    def bounding(self, enclosure: Enclosure) -> float:
+        """Of bounding all layers backwards with fixed slopes, in order, given intervals of all of them."""
+        return PASSES * self.passes(enclosure.network, enclosure.ambiguous()) / self.too_many
 
     def forwards(self, network: Network, inputs: int, ambiguous: Sequence[int]) -> float:
         """Of bounding the parts of a box forwards, every input halved once or as many parts as there may be."""

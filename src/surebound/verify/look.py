@@ -30,7 +30,7 @@ class Look:
     def __init__(self, network: Network, regions: Sequence[Region], confirm: Confirming, check: Check) -> None:
         self._regions, self._confirm, self._check = regions, confirm, check
         self._objective = Objective(network, regions, thin="nearest")
-        self._together = max(1, PASS_PRODUCTS // (len(regions) * max(products(network, network.output), 1)))
+        self._together = max(1, PASS_PRODUCTS // (self._objective.passes * max(products(network, network.output), 1)))
 
     def inside(self, points: Tensor) -> Tensor:
         """The nearest points of each region. # (n, inputs) -> (regions, n, inputs) float32"""
@@ -47,4 +47,4 @@ class Look:
 
     def _values(self, points: Tensor) -> Tensor:
         self._check()
-        return self._objective.value(self.inside(points))
+        return self._objective.nearest_values(retyped(points, "float32"))

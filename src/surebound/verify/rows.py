@@ -14,7 +14,7 @@ from surebound.bounds.bounding import LayerBounding
 from surebound.bounds.fixed import fixed_rows
 from surebound.bounds.margins import linear_rows
 from surebound.bounds.timed import Check
-from surebound.network.cost import CHUNK_ELEMENTS
+from surebound.network.cost import CHUNK_ELEMENTS, PASS_PRODUCTS, products
 from surebound.network.graph import Network
 from surebound.problem import Region, padded_rows
 from surebound.proof import ROOM
@@ -66,8 +66,9 @@ class Rows:
 
     @property
     def _most(self) -> int:
-        """Rows bounded at once."""
-        return max(1, self.elements // self.network.widest)
+        """Rows bounded at once: few enough not to run on long after the time is up, as all of a pass are in float64."""
+        in_time = PASS_PRODUCTS // 4 // max(products(self.network, self.network.output), 1)
+        return max(1, min(self.elements // self.network.widest, in_time))
 
     def _batches(self, open_: Sequence[Question]) -> Iterator[list[Question]]:
         """Questions with about as many rows each, since all of a batch are given as many as the largest has."""
@@ -85,7 +86,9 @@ class Rows:
     def _bounds(self, regions: Sequence[Sequence[Region]], lines: Lines) -> list[Tensor]:
         """A bound on each row of the regions of each box, one region after the other."""
         enclosure = enclosure_over(self.network, [some[0].box for some in regions])
-        enclosure.extend(len(self.network.nodes) - 1)
+        for node in range(len(self.network.nodes)):
+            self.check()
+            enclosure.extend(node)
         counts = [sum(len(region.constant) for region in some) for some in regions]
         bounds, step = [], max(1, self._most // len(regions))
         for start in range(0, max(counts), step):

@@ -23,7 +23,15 @@ from surebound.problem import Region
 from surebound.verify.cascade import Question, Settled, Stage
 from surebound.verify.costs import PRODUCTS_PER_SECOND, cheapest
 from surebound.verify.engine import Engine
-from surebound.verify.roots import affordable, folding, root_bounds, settle_the_rest, settle_where_it_matters
+from surebound.verify.roots import (
+    affordable,
+    folding,
+    learning_pays,
+    root_bounds,
+    settle_in_order,
+    settle_the_rest,
+    settle_where_it_matters,
+)
 from surebound.verify.rows import Rows
 from surebound.verify.search_stages import Bisection, Points, Refine, Search
 from surebound.verify.subject import Subject, specify
@@ -124,7 +132,9 @@ class Layers:
         if question.record is None:
             soon = strategy.patience * PRODUCTS_PER_SECOND
         small = whole = settle_layers(first, check, witness, budget=soon)
-        if not small:
+        if not small and not learning_pays(engine, question, first):
+            first, whole = settle_in_order(engine, box, first)
+        elif not small:
             known = settle_where_it_matters(engine, question, first)
             if question.proved(self.name) is not None:
                 return

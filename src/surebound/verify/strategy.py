@@ -53,6 +53,7 @@ class Strategy:
     root: Ascent = Ascent(iterations=20)  # and on the property, before any split
     matter_shares: tuple[float, ...] = (0.8, 0.9)  # of the cost: large networks first bound the neurons that make it up
     matter_time: float = 0.3  # of the remaining time: no more layers are bounded if that would take longer
+    order_time: float = 0.8  # of the remaining time, for layers in their order where learning what matters costs more
     folded_limit: int = 2**27  # numbers in a folded form's matrices, 1 GiB in float64; beyond, the graph form is used
 
     # What is split

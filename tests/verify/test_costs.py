@@ -15,7 +15,7 @@ from surebound.verify.cascade import Question
 from surebound.verify.clock import Clock
 from surebound.verify.costs import Costs, cheapest
 from surebound.verify.engine import Engine
-from surebound.verify.forwards import forwards, sharpest_forwards
+from surebound.verify.forwards import Symbols, forwards, sharpest_forwards
 from surebound.verify.options import Options
 from surebound.verify.search_stages import Bisection
 from surebound.verify.strategy import Strategy
@@ -75,13 +75,37 @@ def test_deep_networks_take_float64(rng: np.random.Generator) -> None:
     for layers, dtype in ((1, "float32"), (12, "float64")):
         network = deep(rng, layers)
         lower, upper = random_box(rng, network, radius=0.1)
-        assert sharpest_forwards(network, lower, upper, lambda: None).dtype == dtype
+        assert sharpest_forwards(network, lower, upper, lambda: None, 1000).dtype == dtype
 
 
 def test_symbols_fit_in_memory_and_in_time(rng: np.random.Generator) -> None:
     small, large = (forwards(random_fc(rng, (3, n, n)), lambda: None).most or 0 for n in (10, 4000))
     assert small > 10**6
     assert 4000 < large + 3000 < 10**4
+
+
+def tried(symbols: Symbols, used: int, bounds: dict[int, float]) -> int:
+    """The limit after a trial on a box that used so many symbols, with the bounds that limits lead to."""
+    others = symbols.others(1000, used)
+    symbols.choose({limit: (limit, bounds[limit]) for limit in {symbols.now, *others}}, 1.0)
+    return symbols.now
+
+
+def test_boxes_have_as_few_symbols_as_do_not_make_the_search_longer() -> None:
+    symbols = Symbols(5000, Strategy())
+    assert symbols.now == 1024
+    assert tried(symbols, 1024, {256: -9.0, 1024: -8.9, 4096: -8.9}) == 256  # a tenth of a split is not worth it
+    assert tried(symbols, 256, {256: -9.0, 1024: -3.0}) == 1024
+    wait = symbols.wait
+    assert tried(symbols, 1024, {256: -9.0, 1024: -3.0, 4096: -3.0}) == 1024
+    assert symbols.wait == 2 * wait
+    assert not symbols.others(1, 1024), "it was asked just now"
+
+
+def test_boxes_of_few_symbols_are_left_alone() -> None:
+    symbols = Symbols(10**6, Strategy())
+    assert not symbols.others(1000, Strategy().symbols)
+    assert Symbols(None, Strategy()).now == 1024
 
 
 def patience(network: Network, radius: float, **options: str) -> float | None:

@@ -105,6 +105,10 @@ class Strategy:
 
     # The search over inputs
     remembered: int = 4096  # neurons up to which a box keeps its layers' bounds for its parts
+    symbols: int = 256  # of a zonotope, up to which it is not asked whether fewer would do
+    symbol_trial: int = 4  # times as many or as few are tried, on the lowest box
+    symbols_of_a_box: float = 100.0  # as many cost what the rest of bounding a box does
+    symbol_wait: int = 4  # boxes between two trials, doubled by each that changes nothing
     box_elements: int = 2**19  # of the largest tensor in a batch of boxes, which then stays in the cache
 
 

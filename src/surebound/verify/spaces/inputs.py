@@ -21,13 +21,14 @@ from surebound.bounds.fixed import graph_rows
 from surebound.bounds.graph_form import GraphForm
 from surebound.bounds.relaxation import Relaxation, relax_form
 from surebound.bounds.timed import timed
+from surebound.bounds.zonotope import Forward, Pushed
 from surebound.network.arrays import concat, counting, double, flat, library, positive, retyped, zeros
-from surebound.network.cost import PASS_PRODUCTS, products
+from surebound.network.cost import CHUNK_ELEMENTS, products
 from surebound.network.graph import Network
 from surebound.problem import Region, padded_rows
 from surebound.proof import ROOM
 from surebound.verify.clock import Budget, Clock
-from surebound.verify.forwards import sharpest_forwards
+from surebound.verify.forwards import SYMBOL_PRODUCTS, Symbols, sharpest_forwards
 from surebound.verify.node import Nodes
 from surebound.verify.strategy import Strategy
 from surebound.verify.tree import Bounded, Leaf
@@ -68,16 +69,20 @@ class InputSpace:
         self.products = max(products(network, network.output), 1)
         ends = (regions[0].box.lower, regions[0].box.upper)
         lower, upper = (network.array(end).reshape(1, *network.input_shape) for end in ends)
-        self.forward = sharpest_forwards(network, lower, upper, clock.check)
+        self.forward = sharpest_forwards(network, lower, upper, clock.check, strategy.symbols)
+        self.symbols_tried = Symbols(self.forward.most, strategy)
+        self.forward = replace(self.forward, most=self.symbols_tried.now)
+        self.symbols = min(network.inputs + network.neurons, self.symbols_tried.now)  # of a box, lately, at most
+        self.gain = 0.0  # of a split, lately
         self.looks = Budget(strategy.looks)
-        self.symbols = network.inputs + network.neurons  # of a box, lately, at most
 
     @property
     def batch(self) -> int:
         """As many boxes as stay in the cache, and in the time between two looks at the clock."""
         in_cache = self.strategy.box_elements // (self.network.widest * self.symbols)
-        in_time = PASS_PRODUCTS // (self.products * self.symbols)
-        return max(1, min(max(8, in_cache), in_time))
+        in_memory = CHUNK_ELEMENTS // (self.network.widest * self.symbols)
+        in_time = SYMBOL_PRODUCTS // (self.products * self.symbols)
+        return max(1, min(max(8, in_cache), in_memory, in_time))
 
     def roots(self) -> Nodes:
         array, count = self.network.array, len(self.regions)
@@ -90,7 +95,7 @@ class InputSpace:
         return Nodes.roots(array(np.arange(count)), state, "float64")
 
     def halves(self, parents: Nodes, gain: float) -> Nodes:
-        halves = parents.halved()
+        self.gain, halves = gain, parents.halved()
         lower, upper = halves.state["lower"], halves.state["upper"]
         n = counting(lower, len(parents))
         middle = _middle(parents)[n, parents.split]
@@ -101,12 +106,9 @@ class InputSpace:
     def bound(self, nodes: Nodes) -> Bounded:
         with self.clock.phase("bounding"):
             state, region = nodes.state, nodes.region
-            enclosure = self._enclosure(nodes)
-            pushed = self.forward.tighten(
-                enclosure, (state["layers_lower"], state["layers_upper"]) if self.remembered else None
-            )
+            enclosure, pushed, best = self._bounded(nodes, self.forward)
             self.symbols = max(1, pushed.symbols)
-            best = self._best_rows(enclosure, region)
+            self._try_symbols(nodes, best.bound)
             proved = best.bound > self.least[region]
             if self.recorded:
                 proved, row = self._as_checked(nodes, proved)
@@ -159,6 +161,25 @@ class InputSpace:
     def _enclosure(self, nodes: Nodes) -> Enclosure:
         shape = (-1, *self.network.input_shape)
         return Enclosure(self.network, nodes.state["lower"].reshape(shape), nodes.state["upper"].reshape(shape))
+
+    def _bounded(self, nodes: Nodes, forward: Forward) -> tuple[Enclosure, Pushed, _Best]:
+        enclosure, state = self._enclosure(nodes), nodes.state
+        pushed = forward.tighten(enclosure, (state["layers_lower"], state["layers_upper"]) if self.remembered else None)
+        return enclosure, pushed, self._best_rows(enclosure, nodes.region)
+
+    def _try_symbols(self, nodes: Nodes, bound: Tensor) -> None:
+        """From time to time, see on the lowest box whether more or fewer symbols would make the search shorter."""
+        others = self.symbols_tried.others(len(nodes), self.symbols) if self.gain > 0 else []
+        if not others:
+            return
+        lowest = counting(bound, len(nodes))[bound.argmin()][None]
+        tried = {self.symbols_tried.now: (self.symbols, float(bound[lowest][0]))}
+        for most in others:
+            _, pushed, best = self._bounded(nodes[lowest], replace(self.forward, most=most))
+            tried[most] = pushed.symbols, float(best.bound[0])
+        self.symbols_tried.choose(tried, self.gain)
+        if self.symbols_tried.now != self.forward.most:
+            self.forward = replace(self.forward, most=self.symbols_tried.now)
 
     def _as_checked(self, nodes: Nodes, proved: Tensor) -> tuple[Tensor, Tensor]:
         """Which of the proved boxes are proved by CROWN on all layers and nothing that is known of a larger box, and by

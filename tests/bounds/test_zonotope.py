@@ -201,3 +201,11 @@ def test_skips_keep_their_correlation() -> None:
     bounds = deepz(build.network(), -torch.ones(1, 2), torch.ones(1, 2))
     np.testing.assert_allclose(bounds.lower[-1], [[9.0, 9.0]], rtol=0, atol=1e-12)
     np.testing.assert_allclose(bounds.upper[-1], [[9.0, 9.0]], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("centre", [0.0, torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("spread", [torch.inf, torch.nan])
+def test_what_is_not_finite_bounds_nothing(centre: float, spread: float) -> None:
+    middle, reach = torch.tensor([[centre]]).double(), torch.tensor([[spread]]).double()
+    low, high = Zonotope(middle, torch.zeros(1, 1, 1), 0 * middle.nan_to_num(0, 0, 0), reach).bounds()
+    assert low.item() == -torch.inf and high.item() == torch.inf

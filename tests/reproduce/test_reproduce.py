@@ -365,3 +365,10 @@ def test_the_rest_is_estimated_from_what_was_done() -> None:
     pace.add("certify", 20.0)
     pace.add("certify", 0.1)  # had been done before
     assert pace.remaining(["train"], [("train", 0.5, 60.0)], 4, 2) == pytest.approx((100 + 60 + 2 * 20) / 2)
+
+
+def test_images_that_take_no_time_make_the_rest_shorter() -> None:
+    pace = Pace()
+    for seconds in [0.01] * 98 + [20.0] * 2:
+        pace.add("branch", seconds)
+    assert pace.remaining(["branch"] * 100, [], 100, 1) == pytest.approx(98 * 0.01 + 2 * 20.0)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import final
 
-_TELLING = 1.0  # seconds: what takes less was there already
+_REPEATED = frozenset({"train", "certify"})  # kinds of which one that is done already is done again, in no time
+_TELLING = 1.0  # seconds: one of these that takes less was there already
 _EARLY = 0.02  # share of a job below which its pace says little
 
 
@@ -49,4 +50,4 @@ class Pace:
     def _telling(self, kind: str) -> list[float]:
         """The times of a kind; those of jobs that found everything done only if there are no others."""
         times = self._seconds[kind]
-        return [t for t in times if t >= _TELLING] or times
+        return [t for t in times if t >= _TELLING or kind not in _REPEATED] or times

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from surebound.errors import UsageError
 from surebound.train.cauchy import Projections, cauchy_geometric_mean, cauchy_median
@@ -32,6 +33,29 @@ def test_estimators_have_finite_gradients_at_zero() -> None:
         estimate(projections).sum().backward()
         assert projections.grad is not None
         assert projections.grad.isfinite().all()
+
+
+def test_gradients_point_where_the_norm_grows(rng: np.random.Generator) -> None:
+    """That of ‖g‖₁ is the sign of g. That of a geometric mean as it stands is mostly noise."""
+    g = torch.from_numpy(rng.normal(size=30)).requires_grad_()
+    projections = torch.from_numpy(rng.standard_cauchy(size=(50, 500, 30))) @ g
+
+    def towards_signs(estimates: Tensor) -> float:
+        (gradient,) = torch.autograd.grad(estimates.mean(), g, retain_graph=True)
+        return torch.nn.functional.cosine_similarity(gradient, g.detach().sign(), dim=0).item()
+
+    assert towards_signs(cauchy_median(projections)) > 0.9
+    assert towards_signs(cauchy_geometric_mean(projections)) > 0.98
+    assert towards_signs(cauchy_geometric_mean(projections, telling=0.0)) < 0.7
+
+
+def test_gradient_of_the_geometric_mean(rng: np.random.Generator) -> None:
+    projections = torch.from_numpy(rng.standard_cauchy(size=(7, 40))).requires_grad_()
+    assert torch.autograd.gradcheck(lambda p: cauchy_geometric_mean(p, telling=0.0), projections, eps=1e-9, rtol=1e-4)
+    norm = cauchy_geometric_mean(projections)
+    (gradient,) = torch.autograd.grad(norm.sum(), projections)
+    assert ((gradient == 0) == (projections.abs() <= 0.3 * norm)).all() and (gradient == 0).any()
+    torch.testing.assert_close((gradient * projections).sum(0), norm)
 
 
 def test_geometric_mean_needs_two_projections() -> None:

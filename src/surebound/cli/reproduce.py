@@ -45,7 +45,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--scale",
         choices=tuple(SCALES),
         required=True,
-        help="smoke: a minute, only to see it run; cpu: hours on two cores, a smaller network and schedule; "
+        help="smoke: a minute, only to see it run; cpu: an hour on two cores, a smaller network and schedule; "
         "day: the paper's networks in a twentieth of its epochs, days on two cores; "
         "paper: everything as published, for a GPU and weeks",
     )

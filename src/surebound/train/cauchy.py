@@ -18,6 +18,7 @@ from surebound.train.batch import Draws
 from surebound.train.learner import image_layout
 
 _NETWORK = 100  # up to so many projections, medians come from a network of comparisons
+_TELLING = 0.3  # of the estimate: projections below it say little about how a geometric mean changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,7 @@ class Projections:
 
     `groups` says what a vector covers: ``separate`` estimates the norm over each layer's error terms and adds them up;
     ``merged`` estimates the norm over all terms from one vector for all, since scales of independent Cauchy variables
-    add up by themselves, with as many passes per layer as there are vectors instead of that many per group. The median
-    is the better one to differentiate: the gradient of the geometric mean has terms 1/p_j of infinite variance.
+    add up by themselves, with as many passes per layer as there are vectors instead of that many per group.
     """
 
     count: int = 50
@@ -71,20 +71,40 @@ def cauchy_median(projections: Tensor) -> Tensor:
     return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
 
 
-def cauchy_geometric_mean(projections: Tensor) -> Tensor:
+def cauchy_geometric_mean(projections: Tensor, *, telling: float = _TELLING) -> Tensor:
     """Estimate ‖g‖₁ from the same projections without bias: cos^k(π / 2k) Π_j |p_j|^{1/k}, k > 1 (Li 2007).
 
-    An estimate, never a bound. Zero projections count as the smallest positive number, for the logarithm's gradient.
+    An estimate, never a bound. The gradient is not quite its own, which has terms 1/p_j of infinite variance: two draws
+    would point in unrelated directions. Projections below `telling` times the estimate have none, and the others share
+    the whole, so that, as for a norm, the gradient times g is the estimate.
     # (projections, *shape) -> (*shape)
 
     >>> round(cauchy_geometric_mean(torch.tensor([2.0, -8.0])).item(), 4)
     2.0
     """
-    k = len(projections)
-    if k < 2:
-        raise ValueError(f"the geometric-mean estimator needs at least 2 projections, got {k}")
-    smallest = torch.finfo(projections.dtype).tiny
-    return (projections.abs().clamp_min(smallest).log().mean(0) + k * log(cos(pi / (2 * k)))).exp()
+    if len(projections) < 2:
+        raise ValueError(f"the geometric-mean estimator needs at least 2 projections, got {len(projections)}")
+    return cast(Tensor, _GeometricMean.apply(projections, telling))  # type: ignore[no-untyped-call]
+
+
+class _GeometricMean(torch.autograd.Function):
+    """`cauchy_geometric_mean`."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, telling: float) -> Tensor:
+        k = len(projected)
+        logs = projected.abs().clamp_min_(torch.finfo(projected.dtype).tiny).log_()
+        norm = (logs.mean(0) + k * log(cos(pi / (2 * k)))).exp()
+        ctx.telling = telling
+        ctx.save_for_backward(projected, norm)
+        return norm
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        projected, norm = ctx.saved_tensors
+        telling = projected.abs() > ctx.telling * norm
+        share = gradients[0] * norm / telling.sum(0).clamp_min_(1)
+        return (share / projected).masked_fill_(~telling, 0.0), None
 
 
 @cache

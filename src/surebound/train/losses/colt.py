@@ -32,8 +32,9 @@ class COLT:
     The authors' own has the ``median`` and an attack whose last step only evaluates (`TrainAttack.last_step`). Both
     project the error terms of each layer separately; `groups` ``merged``, our own, projects all together, at less cost.
 
-    Deviations: norms over the error terms that come up just before a layer are exact, and all samples share the Cauchy
-    vectors of a step. The paper does not say where it clips.
+    Deviations: norms over the error terms that come up just before a layer are exact, all samples share the Cauchy
+    vectors of a step, and projections near zero have no gradient (`surebound.train.cauchy.cauchy_geometric_mean`). The
+    paper does not say where it clips.
     """
 
     rho: tuple[float, ...] = field(default=(0.005, 0.0075, 0.01125, 0.0), metadata={PER_STAGE: True})  # ρ_j
